@@ -1,0 +1,1 @@
+"""The report: figures and page, made from DataFrames alone."""

@@ -1,0 +1,1 @@
+"""Growth strategies, one plugin class per file: a file in this folder is a built-in."""
