@@ -1,0 +1,355 @@
+"""Discovery of plugins: what is there is read from source with `ast`; only `load` imports, and then that one plugin.
+
+A plugin is a file with one public class; its name is the file's stem. Three origins, in this order: the built-in
+folders, entry points of installed distributions, files and folders given by the user. A name belongs to one of them.
+"""
+
+import ast
+import difflib
+import hashlib
+import importlib
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.machinery import ModuleSpec
+from importlib.metadata import entry_points
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Where plugins of one kind live: the package of the built-ins, the module of the base class, the entry points."""
+
+    plural: str
+    package: str
+    base: str
+    group: str
+
+
+KINDS = {
+    "strategy": Kind(
+        plural="strategies", package="growbench.strategies", base="growbench.strategy", group="growbench.strategies"
+    ),
+    "task": Kind(plural="tasks", package="growbench.tasks", base="growbench.task", group="growbench.tasks"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """One plugin as its source describes it.
+
+    `fields` maps each hyper-parameter to its "annotation = default" as written; `error` says why the source cannot be
+    read ("" where it can). `module` is its dotted name, "" for a file given by path.
+    """
+
+    name: str
+    kind: str
+    origin: str
+    path: Path | None
+    module: str = ""
+    cls: str = ""
+    summary: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+def nearest(word: str, choices: Collection[str]) -> str:
+    """Return the end of an error sentence about an unknown `word`, its colon included.
+
+    >>> nearest("zero_pda", ["scratch", "zero_pad"])
+    ': did you mean zero_pad?'
+    >>> nearest("x", ["scratch", "zero_pad"])
+    ': known are scratch, zero_pad'
+    """
+    close = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.5)
+    return f": did you mean {close[0]}?" if close else f": known are {', '.join(sorted(choices)) or 'none'}"
+
+
+def discover(kind: str, extra: Sequence[Path] = ()) -> dict[str, Plugin]:
+    """Return the plugins of a kind by name, importing none of them; a broken one carries its error.
+
+    Raises ValueError where a name is taken twice, and where a path of `extra` does not exist.
+    """
+    found: dict[str, Plugin] = {}
+    for plugin in (*_built_in(kind), *_installed(kind), *_given(kind, extra)):
+        if other := found.get(plugin.name):
+            raise ValueError(
+                f"the {kind} name {plugin.name!r} is taken twice, by the {other.origin} ({other.path}) and by the "
+                f"{plugin.origin} ({plugin.path}); rename the second."
+            )
+        found[plugin.name] = plugin
+    return dict(sorted(found.items()))
+
+
+def find(kind: str, name: str, extra: Sequence[Path] = ()) -> Plugin:
+    """Return the plugin of that name, readable; ValueError with the nearest name, or with why it cannot be read."""
+    known = discover(kind, extra)
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}{nearest(name, known)} (`growbench list` shows all)")
+    if error := known[name].error:
+        raise ValueError(f"the {kind} {name!r} ({known[name].origin}) cannot be read: {error}")
+    return known[name]
+
+
+def load(kind: str, name: str, extra: Sequence[Path] = ()) -> type[Any]:
+    """Import one plugin and return its class; errors as `find`."""
+    plugin = find(kind, name, extra)
+    module = importlib.import_module(plugin.module) if plugin.module else _import_file(plugin)
+    loaded: type[Any] = getattr(module, plugin.cls)
+    return loaded
+
+
+def check(plugin: Plugin, parameters: Mapping[str, object]) -> None:
+    """Raise ValueError for a parameter that the plugin lacks, or whose value its annotation excludes; import nothing.
+
+    Annotations of bool, int, float, str, None, Literal and unions of these are checked; others accept anything.
+    """
+    for key, value in parameters.items():
+        if key not in plugin.fields:
+            hint = nearest(key, plugin.fields)
+            raise ValueError(f"{plugin.kind} {plugin.name!r} has no parameter {key!r}{hint}")
+        annotation = plugin.fields[key].partition(" = ")[0]
+        allowed = _allowed(ast.parse(annotation, mode="eval").body)
+        if any(_admits(choice, value) for choice in allowed):
+            continue
+        names = [choice for choice in allowed if isinstance(choice, str)]
+        hint = nearest(value, names) if names and isinstance(value, str) else ""
+        raise ValueError(f"{plugin.kind} {plugin.name!r}: {key} must be {annotation}, not {value!r}{hint}")
+
+
+def source_hash(plugin: Plugin) -> str:
+    """Return the sha256 of the plugin's source and of what it imports, from its own package or folder or the built-ins.
+
+    Imports are followed through those files. Where the folder lies does not matter; every byte of the files does.
+    """
+    assert plugin.path is not None, plugin
+    homes = [_home(plugin), *((_folder(kind.package), kind.package) for kind in KINDS.values())]
+    files: dict[Path, str] = {}
+    todo = [plugin.path.resolve()]
+    while todo:
+        path = todo.pop()
+        root = next((root for root, _ in homes if path.is_relative_to(root)), None)
+        if root and path not in files:
+            files[path] = path.relative_to(root).as_posix()
+            todo += _imported_files(path, homes)
+    digest = hashlib.sha256()
+    for path, name in sorted(files.items(), key=lambda item: item[1]):
+        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\0".encode())
+    return digest.hexdigest()
+
+
+# --- the three origins -------------------------------------------------------------------------------------------
+
+
+def _built_in(kind: str) -> Iterator[Plugin]:
+    package = KINDS[kind].package
+    for path in _plugin_files(_folder(package)):
+        yield _read(kind, path.stem, path, origin="built-in", module=f"{package}.{path.stem}")
+
+
+def _installed(kind: str) -> Iterator[Plugin]:
+    for point in entry_points(group=KINDS[kind].group):
+        origin = f"entry point of {point.dist.name} {point.dist.version}" if point.dist else "entry point"
+        path = _module_file(point.module)
+        if path is None:
+            error = f"its module {point.module} is not installed"
+            yield Plugin(name=point.name, kind=kind, origin=origin, path=None, module=point.module, error=error)
+        else:
+            yield _read(kind, point.name, path, origin=origin, module=point.module, cls=point.attr)
+
+
+def _given(kind: str, extra: Sequence[Path]) -> Iterator[Plugin]:
+    seen: set[Path] = set()
+    for given in extra:
+        if not given.exists():
+            raise ValueError(f"there is no plugin file or folder {given}: check the path given with --plugin.")
+        for path in _plugin_files(given.resolve()):
+            if path not in seen and _kind_of(path) == kind:
+                yield _read(kind, path.stem, path, origin=f"file {path}")
+            seen.add(path)
+
+
+def _plugin_files(given: Path) -> list[Path]:
+    """Return the file itself, or a folder's modules; those whose name starts with "_" are its helpers."""
+    if given.is_file():
+        return [given]
+    return sorted(path for path in given.glob("*.py") if not path.name.startswith("_"))
+
+
+@cache
+def _folder(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None, package
+    assert spec.submodule_search_locations, package
+    return Path(next(iter(spec.submodule_search_locations))).resolve()
+
+
+def _module_file(module: str) -> Path | None:
+    """Find a module's file without importing it or its parents: only the top-level name goes through the finders."""
+    top, *rest = module.split(".")
+    spec = find_spec(top)
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin).resolve() if spec.origin else None
+    bases = (Path(folder, *rest) for folder in spec.submodule_search_locations or ())
+    return next((file for base in bases for file in _files_of(base)), None)
+
+
+def _files_of(base: Path) -> list[Path]:
+    return [file.resolve() for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()]
+
+
+# --- reading one file ----------------------------------------------------------------------------------------------
+
+
+def _read(kind: str, name: str, path: Path, *, origin: str, module: str = "", cls: str = "") -> Plugin:
+    plugin = Plugin(name=name, kind=kind, origin=origin, path=path, module=module)
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        return replace(plugin, error=f"line {error.lineno}: {error.msg}" if error.lineno else error.msg)
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    public = [cls] if cls else [found for found in classes if not found.startswith("_")]
+    if len(public) != 1:
+        return replace(plugin, error=f"a plugin file has one public class, this one has {', '.join(public) or 'none'}")
+    if cls not in {"", *classes}:
+        return replace(plugin, error=f"it has no class {cls}{nearest(cls, classes)}")
+    node = classes[public[0]]
+    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+    return replace(plugin, cls=node.name, summary=summary, fields=_fields(tree, node))
+
+
+def _fields(tree: ast.Module, node: ast.ClassDef) -> dict[str, str]:
+    """Return the dataclass fields of a class, those of base classes of the same file or of built-ins first."""
+    fields: dict[str, str] = {}
+    for base in node.bases:
+        if found := _base_class(tree, base):
+            fields |= _fields(*found)
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            annotation = ast.unparse(item.annotation)
+            if "ClassVar" not in annotation:
+                default = f" = {ast.unparse(item.value)}" if item.value else ""
+                fields[item.target.id] = annotation + default
+    return fields
+
+
+def _base_class(tree: ast.Module, base: ast.expr) -> tuple[ast.Module, ast.ClassDef] | None:
+    name = ast.unparse(base)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return tree, node
+    module = _imported(tree).get(name, "")
+    parent, _, stem = module.rpartition(".")
+    if parent in {kind.package for kind in KINDS.values()}:
+        other = ast.parse((_folder(parent) / f"{stem}.py").read_bytes())
+        return next(((other, n) for n in other.body if isinstance(n, ast.ClassDef) and n.name == name), None)
+    return None
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """Map each name that `from MODULE import NAME` binds to its module."""
+    nodes = (node for node in tree.body if isinstance(node, ast.ImportFrom))
+    return {alias.asname or alias.name: node.module or "" for node in nodes for alias in node.names}
+
+
+def _kind_of(path: Path) -> str:
+    """Tell a given file's kind by what its classes derive from; one that cannot be told is listed as a strategy."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:
+        return "strategy"
+    imported = _imported(tree)
+    bases = {ast.unparse(base) for node in tree.body if isinstance(node, ast.ClassDef) for base in node.bases}
+    for name, kind in KINDS.items():
+        modules = {imported.get(base, base.rpartition(".")[0]) for base in bases}
+        if any(module == kind.base or module.startswith(f"{kind.package}.") for module in modules):
+            return name
+    return "strategy"
+
+
+def _allowed(node: ast.expr) -> list[object]:
+    """Return what an annotation admits: types, literal values, or `object` for what is not checked."""
+    match node:
+        case ast.BinOp(op=ast.BitOr()):
+            return _allowed(node.left) + _allowed(node.right)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
+            items = choices.elts if isinstance(choices, ast.Tuple) else [choices]
+            return [ast.literal_eval(item) for item in items]
+        case ast.Constant(value=None):
+            return [None]
+        case ast.Name(id=("bool" | "int" | "float" | "str") as name):
+            return [{"bool": bool, "int": int, "float": float, "str": str}[name]]
+    return [object]
+
+
+def _admits(choice: object, value: object) -> bool:
+    if not isinstance(choice, type):
+        return value == choice and type(value) is type(choice)
+    if isinstance(value, bool):  # an int to Python, a slip to a reader: `rank: true`
+        return choice in (bool, object)
+    return isinstance(value, (int, float) if choice is float else choice)
+
+
+# --- imports --------------------------------------------------------------------------------------------------------
+
+
+def _import_file(plugin: Plugin) -> Any:
+    """Import a file given by path under a name of its own, with its folder importable meanwhile for its helpers."""
+    assert plugin.path is not None, plugin
+    name = f"growbench_plugin_{plugin.name}_{source_hash(plugin)[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, plugin.path)
+    assert isinstance(spec, ModuleSpec), plugin
+    assert spec.loader is not None, plugin
+    module = sys.modules[name] = module_from_spec(spec)  # dataclasses look their module up while it is being run
+    sys.path.insert(0, str(plugin.path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(str(plugin.path.parent))
+    return module
+
+
+def _home(plugin: Plugin) -> tuple[Path, str]:
+    """Return the folder that a plugin may import its own helpers from, and its dotted name ("" for a given file)."""
+    assert plugin.path is not None, plugin
+    path = plugin.path.resolve()
+    if not plugin.module:
+        return path.parent, ""
+    if plugin.module.startswith(KINDS[plugin.kind].package + "."):
+        return path.parent, KINDS[plugin.kind].package
+    top, *rest = plugin.module.split(".")
+    depth = len(rest) - (path.name != "__init__.py")  # of the plugin's folder below its top-level package
+    return (path.parents[max(depth, 0)], top)
+
+
+def _imported_files(path: Path, homes: Sequence[tuple[Path, str]]) -> Iterator[Path]:
+    """Yield the files that one file imports, as far as they lie in a home: a (folder, its dotted name) pair."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+        else:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.level:
+            places = [(path.parents[node.level - 1], name) for name in names]
+        else:
+            places = [
+                (root, name.removeprefix(prefix).removeprefix("."))
+                for root, prefix in homes
+                for name in names
+                if not prefix or name == prefix or name.startswith(f"{prefix}.")
+            ]
+        for folder, name in places:
+            yield from _files_of(folder.joinpath(*name.split(".")))
