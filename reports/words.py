@@ -1,0 +1,114 @@
+"""Numbers as text: rounded once, with their unit and a true minus sign. A missing value reads as a dash.
+
+>>> loss(1.79034), signed(-0.0345), flops(1.234e12), ratio(0.7812)
+('1.7903', '−0.0345', '1.23 TFLOPs', '0.781×')
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+DASH = "–"
+PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
+
+
+def missing(value: Any) -> bool:
+    """Whether there is no value: None, NA or NaN."""
+    return value is None or bool(pd.isna(value))
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def fixed(value: float | None, digits: int) -> str:
+    """A number with a fixed count of decimals; never a negative zero."""
+    return DASH if missing(value) else _minus(f"{round(float(value or 0.0), digits) + 0.0:.{digits}f}")
+
+
+def loss(value: float | None) -> str:
+    """Four decimals: seeds differ in the third."""
+    return fixed(value, 4)
+
+
+def signed(value: float | None) -> str:
+    """A difference of losses, with its sign."""
+    return DASH if missing(value) else _minus(f"{round(float(value or 0.0), 4) + 0.0:+.4f}")
+
+
+def ratio(value: float | None) -> str:
+    """Three significant digits and a multiplication sign."""
+    return DASH if missing(value) else f"{significant(float(value or 0.0))}×"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number to some significant digits, without an exponent where it has a plain form."""
+    if missing(value):
+        return DASH
+    number = float(f"{float(value or 0.0):.{digits}g}")
+    if number != 0 and not 1e-3 <= abs(number) < 1e6:
+        mantissa, exponent = f"{number:.{digits - 1}e}".split("e")
+        return f"{_minus(mantissa)}e{_minus(str(int(exponent)))}"
+    return _minus(f"{number:#.{digits}g}".rstrip(".")) if abs(number) < 10**digits else _minus(f"{number:,.0f}")
+
+
+def scaled(value: float | None, unit: str) -> str:
+    """Three significant digits with an SI prefix: 1.23 TFLOPs.
+
+    >>> scaled(999.96e9, "FLOPs"), scaled(0.0, "B")
+    ('1.00 TFLOPs', '0 B')
+    """
+    if missing(value):
+        return DASH
+    number = float(f"{float(value or 0.0):.3g}")
+    if abs(number) < 1:
+        return f"{_minus(f'{number:g}')} {unit}"
+    index = min(math.floor(math.log10(abs(number)) / 3 + 1e-12), len(PREFIXES) - 1)
+    return f"{significant(number / 10 ** (3 * index))} {PREFIXES[index]}{unit}"
+
+
+def flops(value: float | None) -> str:
+    """A cost, scaled."""
+    return scaled(value, "FLOPs")
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separators."""
+    return DASH if missing(value) else _minus(f"{int(value or 0):,}")
+
+
+def percent(value: float | None) -> str:
+    """A share, to a tenth of a percent."""
+    return DASH if missing(value) else f"{fixed(100 * float(value or 0.0), 1)} %"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the largest two of its units."""
+    if missing(value):
+        return DASH
+    whole = round(float(value or 0.0))
+    if whole < 60:
+        return f"{significant(value)} s" if whole else "0 s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+
+
+def plural(number: int, noun: str) -> str:
+    """1 seed, 3 seeds."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listing(items: Sequence[str], last: str = "and") -> str:
+    """a, b and c."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+
+
+def span(values: Sequence[float], form: Any = loss) -> str:
+    """Smallest to largest of the values that are there."""
+    known = [v for v in values if not missing(v)]
+    if not known:
+        return DASH
+    low, high = form(min(known)), form(max(known))
+    return str(low) if low == high else f"{low} to {high}"
