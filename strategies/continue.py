@@ -1,0 +1,14 @@
+"""The source trained on: what the budget buys without growing."""
+
+from dataclasses import dataclass
+
+from growbench.shape import Shape
+from growbench.strategy import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continue(Strategy):
+    """The source trained on, not grown: at small budgets it may beat everything (a control; arXiv:2605.13405 on when)."""
+
+    def target(self, source: Shape, target: Shape) -> Shape:
+        return source

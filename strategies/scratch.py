@@ -1,0 +1,17 @@
+"""From scratch: the target shape trained from its first token, the baseline of every comparison."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from growbench.strategy import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratch(Strategy):
+    """From scratch: no source; the whole budget goes to the target shape (the baseline; arXiv:2307.06440 on why it matters)."""
+
+    source: ClassVar[bool] = False
+
+    @property
+    def preserves(self) -> Literal["function", "nothing"]:
+        return "nothing"
