@@ -1,0 +1,286 @@
+"""The study file: what is compared, at which sizes, for how many tokens. Frozen, strict, and wrong in one sentence.
+
+A study is the product tasks × architectures × strategies × seeds under one budget. It names plugins and shapes and
+knows neither: plan.py resolves them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_serializer, model_validator
+
+from growbench.plugins import nearest
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("give a number, not true or false")
+    return value
+
+
+def _plain(value: object) -> object:
+    items = value if isinstance(value, list) else [value]
+    if not all(item is None or isinstance(item, bool | int | float | str) for item in items):
+        raise ValueError("give a number, a word, true or false, or a list of them")
+    return value
+
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Real = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Positive = Annotated[Real, Field(gt=0)]
+NotNegative = Annotated[Real, Field(ge=0)]
+Fraction = Annotated[Real, Field(ge=0, lt=1)]
+Value = Annotated[bool | int | float | str | list[int] | list[float] | list[str] | None, BeforeValidator(_plain)]
+Optimizer = Literal["adamw", "sgd"]
+Precision = Literal["64-true", "32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", str_min_length=1)
+
+
+class TaskSpec(_Part):
+    """A task: `name`, `name:ARGUMENT`, or a mapping of its name and parameters."""
+
+    name: str
+    argument: str | None = None
+    parameters: dict[str, Value] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, written: object) -> object:
+        if isinstance(written, str):
+            name, _, argument = written.partition(":")
+            return {"name": name, "argument": argument or None}
+        return _gather(written, {"name", "argument"})
+
+    @model_serializer
+    def _flat(self) -> dict[str, Value]:
+        return _given(name=self.name, argument=self.argument) | self.parameters
+
+    @property
+    def label(self) -> str:
+        """The task as a report names it: text:plays.txt, grammar(states=8)."""
+        return (f"{self.name}:{self.argument}" if self.argument else self.name) + _listed(self.parameters)
+
+
+class StrategySpec(_Part):
+    """A strategy: `name`, or a mapping of its name and parameters, an `arm` label and `architectures` if wanted."""
+
+    name: str
+    arm: str | None = None
+    architectures: tuple[str, ...] | None = None
+    parameters: dict[str, Value] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, written: object) -> object:
+        return {"name": written} if isinstance(written, str) else _gather(written, {"name", "arm", "architectures"})
+
+    @model_serializer
+    def _flat(self) -> dict[str, Any]:
+        chosen = list(self.architectures) if self.architectures else None
+        return _given(name=self.name, arm=self.arm, architectures=chosen) | self.parameters
+
+    @property
+    def label(self) -> str:
+        """The arm's name: its label, or the strategy with its parameters, zero_pad(scaled=false)."""
+        return self.arm or self.name + _listed(self.parameters)
+
+
+class Budget(_Part):
+    """Tokens of one arm along its whole path: it grows at `split` and is scored, decayed, at `points`."""
+
+    tokens: Count
+    split: tuple[Fraction, ...]
+    points: tuple[Positive, ...] = (1.0,)
+    cooldown: Annotated[Fraction, Field(gt=0)] = 0.1
+    warmup: Fraction = 0.02
+    source: Literal["stable", "decayed"] = "stable"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for name, fractions, range_ in (("split", self.split, "(0, 1)"), ("points", self.points, "(0, 1]")):
+            if not _rising((0.0, *fractions)):
+                raise ValueError(f"{name} must be fractions of the total in {range_}, each larger than the one before")
+        if not self.points or self.points[-1] != 1:
+            raise ValueError("points must end with 1.0: arms are compared at the full budget")
+        first = self.points[0] * (1 - self.cooldown)
+        if self.split and first <= self.split[-1]:
+            raise ValueError(
+                f"the cooldown of the budget point {self.points[0]} would begin at {first:.3g} of the tokens, before "
+                f"the last growth at {self.split[-1]}; raise the point or grow earlier"
+            )
+        if self.warmup >= min((*self.split, first)):
+            raise ValueError(f"warmup {self.warmup} does not end before the first growth or cooldown; shorten it")
+        return self
+
+
+class Train(_Part):
+    """The loop, one for all arms: learning rate and eps at the base shape, batch in sequences, eval_* in tokens."""
+
+    context: Count
+    batch: Count
+    learning_rate: Positive
+    weight_decay: NotNegative = 0.0
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    eps: Positive = 1e-8
+    clip: Positive | None = 1.0
+    optimizer: Optimizer = "adamw"
+    moments: Literal["carried", "reset"] = "carried"
+    precision: Precision = "32-true"
+    eval_every: Count
+    eval_tokens: Count
+
+
+class Study(_Part):
+    """A study file. `ladders` gives each architecture its rungs, smallest first; a rung is the fields of a Shape."""
+
+    study: str
+    about: str
+    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
+    seeds: Count
+    parametrization: Literal["mup", "standard"] = "mup"
+    ladders: Annotated[dict[str, Annotated[tuple[dict[str, Value], ...], Field(min_length=1)]], Field(min_length=1)]
+    strategies: Annotated[tuple[StrategySpec, ...], Field(min_length=1)]
+    budget: Budget
+    train: Train
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        rungs = {name: len(ladder) for name, ladder in self.ladders.items()}
+        if len(set(rungs.values())) > 1:
+            counts = ", ".join(f"{name} {count}" for name, count in rungs.items())
+            raise ValueError(f"all ladders need the same number of rungs, these have: {counts}")
+        growths = next(iter(rungs.values())) - 1
+        if len(self.budget.split) != growths:
+            raise ValueError(
+                f"budget.split has {len(self.budget.split)} fractions and the ladders {growths} growth steps: "
+                "give one for each"
+            )
+        for spec in self.strategies:
+            for name in spec.architectures or ():
+                if name not in rungs:
+                    raise ValueError(f"strategy {spec.label!r}: no ladder is named {name!r}{nearest(name, rungs)}")
+        for name in rungs:
+            arms = [spec.label for spec in self.strategies if name in (spec.architectures or rungs)]
+            _unique(f"the arm {{}} stands twice on {name}: give one of them an `arm` label or remove it", arms)
+        _unique("the task {} stands twice", [task.label for task in self.tasks])
+        if self.train.batch * self.train.context > self.budget.tokens:
+            raise ValueError(f"budget.tokens {self.budget.tokens} is less than one step of batch × context")
+        return self
+
+    def at(self, *, seeds: int | None = None) -> "Study":
+        """Return the study with another number of seeds; None keeps it."""
+        return self if seeds is None else _validated(self.model_dump() | {"seeds": seeds}, self.study)
+
+    def to_yaml(self) -> str:
+        """Return the study as the text of a study file, every default written out."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+
+
+def shipped() -> list[str]:
+    """Return the names of the studies that come with growbench."""
+    return sorted(file.name.removesuffix(".yaml") for file in _folder().iterdir() if file.name.endswith(".yaml"))
+
+
+def read_study(name_or_path: str | Path) -> Study:
+    """Return a shipped study by name, or the one in a file; ValueError, one sentence, for what is wrong with it."""
+    name = str(name_or_path)
+    if name in shipped():
+        return parse_study(_folder().joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name)
+    path = Path(name_or_path)
+    if path.is_file():
+        return parse_study(path.read_text(encoding="utf-8"), name)
+    if path.suffix in (".yaml", ".yml"):
+        raise ValueError(f"there is no study file {name}")
+    raise ValueError(f"unknown study {name!r}{nearest(name, shipped())} (or give the path of a study file)")
+
+
+def parse_study(text: str, origin: str) -> Study:
+    """Return the study that a text describes; `origin` is what the error sentence calls it."""
+    try:
+        written = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise ValueError(f"{origin} is not YAML: {where}{getattr(error, 'problem', error)}") from None
+    if not isinstance(written, dict):
+        raise ValueError(f"{origin} is not a study: a study file is a mapping that begins with `study: NAME`")
+    return _validated(written, origin)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _validated(written: Mapping[Any, object], origin: str) -> Study:
+    try:
+        return Study.model_validate(written)
+    except ValidationError as error:
+        raise ValueError(f"{origin}: {_sentence(error)}") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    """Say what is wrong first: an unknown key explains a missing one, so it goes before the others."""
+    found = sorted(error.errors(include_url=False), key=lambda item: item["type"] != "extra_forbidden")
+    kind, place, value = found[0]["type"], found[0]["loc"], found[0].get("input")
+    *parents, last = place or ("",)
+    where = ".".join(str(part) for part in parents) or "a study"
+    if kind == "extra_forbidden":
+        return f"{where} has no key {last!r}{nearest(str(last), _keys(parents))}"
+    if kind == "missing":
+        return f"{where} lacks the key {last!r}"
+    here = f"{'.'.join(str(part) for part in place)}: " if place else ""
+    if kind == "value_error":
+        return here + str(found[0]["msg"]).removeprefix("Value error, ")
+    if kind == "literal_error":
+        choices = str(found[0]["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        return f"{here}unknown value {value!r}{nearest(str(value), choices)}"
+    shown = "" if isinstance(value, Mapping | list | tuple) else f", not {value!r}"
+    return here + found[0]["msg"].removeprefix("Input ").replace("should", "must", 1) + shown
+
+
+def _keys(parents: Sequence[object]) -> list[str]:
+    """Return the keys of the part of a study that a location leads to."""
+    model: Any = Study
+    for part in parents:
+        if isinstance(part, str) and part in model.model_fields:
+            annotation = model.model_fields[part].annotation
+            model = next((arg for arg in (annotation, *get_args(annotation)) if isinstance(arg, type)), model)
+    return list(model.model_fields)
+
+
+def _gather(written: object, own: set[str]) -> object:
+    """Move every key that is not the spec's own into its parameters."""
+    if not isinstance(written, Mapping):
+        raise ValueError("write a name, or a mapping that has one: {name: NAME, parameter: value}")
+    parameters = {key: value for key, value in written.items() if key not in own}
+    return {key: value for key, value in written.items() if key in own} | {"parameters": parameters}
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _listed(parameters: Mapping[str, object]) -> str:
+    written = (f"{k}={str(v).lower() if isinstance(v, bool) or v is None else v}" for k, v in parameters.items())
+    return f"({', '.join(written)})" if parameters else ""
+
+
+def _rising(values: Sequence[float]) -> bool:
+    return all(a < b <= 1 and math.isfinite(b) for a, b in pairwise(values))
+
+
+def _unique(sentence: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(sentence.format(repr(name)))
+
+
+def _folder() -> Any:
+    return files("growbench") / "studies"

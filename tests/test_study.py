@@ -1,0 +1,199 @@
+"""The study file: it says what it says after a round trip, and each mistake is answered by one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from growbench import plugins
+from growbench.study import Study, parse_study, read_study, shipped
+
+SMALL: dict[str, Any] = {
+    "study": "small",
+    "about": "One sentence.",
+    "tasks": ["pycode", "text:plays.txt", {"name": "grammar", "states": 8}],
+    "seeds": 2,
+    "ladders": {"transformer": [{"layers": 1}, {"layers": 2}], "tokenformer": [{"tokens": 1}, {"tokens": [2, 3]}]},
+    "strategies": ["scratch", {"name": "zero_pad", "scaled": False}, {"name": "zero_pad", "arm": "pad"}],
+    "budget": {"tokens": 4096, "split": [0.5]},
+    "train": {"context": 8, "batch": 4, "learning_rate": "1e-2", "eval_every": 1024, "eval_tokens": 512},
+}
+
+
+def changed(**parts: Any) -> str:
+    """The small study as text; a mapping updates a part, None removes it, anything else replaces it."""
+    study = {key: dict(value) if isinstance(value, dict) else value for key, value in SMALL.items()}
+    for key, value in parts.items():
+        if isinstance(value, dict) and isinstance(study.get(key), dict):
+            study[key].update(value)
+        else:
+            study[key] = value
+    return yaml.safe_dump({key: value for key, value in study.items() if value is not None})
+
+
+fractions = st.floats(min_value=1e-3, max_value=0.999)
+specs = st.builds(
+    lambda name, parameters: {"name": name, **parameters},
+    st.sampled_from(["scratch", "zero_pad", "net2net"]),
+    st.dictionaries(
+        st.sampled_from(["scaled", "noise", "rank"]), st.booleans() | st.integers() | st.floats(allow_nan=False)
+    ),
+)
+
+
+@given(
+    seeds=st.integers(1, 99),
+    split=fractions,
+    cooldown=st.floats(min_value=1e-3, max_value=0.5),
+    strategies=st.lists(specs, min_size=1, max_size=4, unique_by=str),
+    moments=st.sampled_from(["carried", "reset"]),
+)
+def test_a_study_written_out_and_read_again_is_the_same(
+    seeds: int, split: float, cooldown: float, strategies: list[dict[str, Any]], moments: str
+) -> None:
+    budget = {"split": [split / 2], "cooldown": cooldown, "warmup": 0.0}
+    study = parse_study(
+        changed(seeds=seeds, budget=budget, strategies=strategies, train={"moments": moments}), "small.yaml"
+    )
+    assert parse_study(study.to_yaml(), "again") == study
+    assert study.at(seeds=seeds + 1).at(seeds=seeds) == study
+    assert study.at() is study
+
+
+def test_a_spec_is_a_name_a_name_with_an_argument_or_a_mapping() -> None:
+    study = parse_study(changed(), "small.yaml")
+    assert [(task.name, task.argument, task.parameters) for task in study.tasks] == [
+        ("pycode", None, {}),
+        ("text", "plays.txt", {}),
+        ("grammar", None, {"states": 8}),
+    ]
+    assert [task.label for task in study.tasks] == ["pycode", "text:plays.txt", "grammar(states=8)"]
+    assert [spec.label for spec in study.strategies] == ["scratch", "zero_pad(scaled=false)", "pad"]
+    assert study.train.learning_rate == 0.01  # "1e-2" is text to YAML, a number to everyone else
+
+
+def test_a_study_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        parse_study(changed(), "small.yaml").seeds = 3
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ({"abuot": "x"}, "small.yaml: a study has no key 'abuot': did you mean about?"),
+        ({"budget": {"tokns": 1}}, "small.yaml: budget has no key 'tokns': did you mean tokens?"),
+        ({"train": {"learning_rat": 1}}, "small.yaml: train has no key 'learning_rat': did you mean learning_rate?"),
+        ({"about": None}, "small.yaml: a study lacks the key 'about'"),
+        ({"tasks": []}, "small.yaml: tasks: Tuple must have at least 1 item after validation, not 0"),
+        (
+            {"tasks": [3]},
+            "small.yaml: tasks.0: write a name, or a mapping that has one: {name: NAME, parameter: value}",
+        ),
+        ({"tasks": [{"states": 8}]}, "small.yaml: tasks.0 lacks the key 'name'"),
+        ({"tasks": ["pycode", "pycode"]}, "small.yaml: the task 'pycode' stands twice"),
+        ({"seeds": 0}, "small.yaml: seeds: must be greater than or equal to 1, not 0"),
+        ({"seeds": True}, "small.yaml: seeds: must be a valid integer, not True"),
+        ({"parametrization": "mupp"}, "small.yaml: parametrization: unknown value 'mupp': did you mean mup?"),
+        ({"train": {"optimizer": "adam"}}, "small.yaml: train.optimizer: unknown value 'adam': did you mean adamw?"),
+        ({"train": {"learning_rate": -1}}, "small.yaml: train.learning_rate: must be greater than 0, not -1"),
+        ({"train": {"clip": True}}, "small.yaml: train.clip: give a number, not true or false"),
+        ({"train": {"eps": float("nan")}}, "small.yaml: train.eps: must be a finite number, not nan"),
+        ({"train": {"betas": [0.9, 1.0]}}, "small.yaml: train.betas.1: must be less than 1, not 1.0"),
+        ({"train": {"batch": 1000}}, "small.yaml: budget.tokens 4096 is less than one step of batch × context"),
+        (
+            {"ladders": {"transformer": [{"layers": {"a": 1}}, {}]}},
+            "small.yaml: ladders.transformer.0.layers: give a number, a word, true or false, or a list of them",
+        ),
+        (
+            {"ladders": {"transformer": [{"layers": 1}]}},
+            "small.yaml: all ladders need the same number of rungs, these have: tokenformer 2, transformer 1",
+        ),
+        (
+            {"budget": {"split": [0.2, 0.5]}},
+            "small.yaml: budget.split has 2 fractions and the ladders 1 growth steps: give one for each",
+        ),
+        (
+            {"budget": {"split": [0.5, 0.2]}},
+            "small.yaml: budget: split must be fractions of the total in (0, 1), each larger than the one before",
+        ),
+        ({"budget": {"split": [1.0]}}, "small.yaml: budget.split.0: must be less than 1, not 1.0"),
+        (
+            {"budget": {"points": [0.6, 1.5]}},
+            "small.yaml: budget: points must be fractions of the total in (0, 1], each larger than the one before",
+        ),
+        (
+            {"budget": {"points": [0.75]}},
+            "small.yaml: budget: points must end with 1.0: arms are compared at the full budget",
+        ),
+        (
+            {"budget": {"points": [0.55, 1.0]}},
+            "small.yaml: budget: the cooldown of the budget point 0.55 would begin at 0.495 of the tokens, before the "
+            "last growth at 0.5; raise the point or grow earlier",
+        ),
+        (
+            {"budget": {"warmup": 0.5}},
+            "small.yaml: budget: warmup 0.5 does not end before the first growth or cooldown; shorten it",
+        ),
+        (
+            {"strategies": [{"name": "scratch", "architectures": ["transfromer"]}]},
+            "small.yaml: strategy 'scratch': no ladder is named 'transfromer': did you mean transformer?",
+        ),
+        (
+            {"strategies": ["scratch", "scratch"]},
+            "small.yaml: the arm 'scratch' stands twice on tokenformer: give one of them an `arm` label or remove it",
+        ),
+    ],
+)
+def test_a_mistake_is_answered_by_one_sentence(parts: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match="small") as caught:
+        parse_study(changed(**parts), "small.yaml")
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("tasks: [a\nseeds: 3\n", "mine.yaml is not YAML: line 2: expected ',' or ']', but got ':'"),
+        ("- a\n", "mine.yaml is not a study: a study file is a mapping that begins with `study: NAME`"),
+        ("", "mine.yaml is not a study: a study file is a mapping that begins with `study: NAME`"),
+    ],
+)
+def test_a_file_that_is_no_study_is_said_so(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"mine\.yaml") as caught:
+        parse_study(text, "mine.yaml")
+    assert str(caught.value) == sentence
+
+
+def test_one_arm_on_two_architectures_is_not_twice() -> None:
+    strategies = [{"name": "scratch", "architectures": [name]} for name in ("transformer", "tokenformer")]
+    assert len(parse_study(changed(strategies=strategies), "small.yaml").strategies) == 2
+
+
+def test_a_study_is_found_by_name_or_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(changed())
+    assert read_study(path) == read_study(str(path))
+    with pytest.raises(ValueError, match=r"unknown study 'qiuck': did you mean quick\? \(or give the path"):
+        read_study("qiuck")
+    with pytest.raises(ValueError, match=r"there is no study file .*yours\.yaml"):
+        read_study(tmp_path / "yours.yaml")
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_study_names_what_exists(name: str) -> None:
+    study: Study = read_study(name)
+    assert study.study == name
+    assert study.about.endswith(".")
+    for spec in study.strategies:
+        plugins.check(plugins.find("strategy", spec.name), spec.parameters)
+    for task in study.tasks:
+        plugins.check(plugins.find("task", task.name), task.parameters)
+
+
+def test_the_shipped_studies_are_those_promised() -> None:
+    assert {"quick", "standard", "ladder"} <= set(shipped())
+    assert {len(ladder) for ladder in read_study("ladder").ladders.values()} == {3}
+    assert read_study("standard").seeds >= 5
