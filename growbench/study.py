@@ -181,7 +181,7 @@ class Study(_Part):
 
     def to_yaml(self) -> str:
         """Return the study as the text of a study file, every default written out."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True, width=120)
 
 
 def shipped() -> list[str]:
