@@ -127,6 +127,12 @@ def against_scratch(rows: pd.DataFrame) -> pd.DataFrame:
     return last
 
 
+def mean_difference(compared: pd.DataFrame, column: str) -> pd.Series:
+    """Mean over seeds of a difference, per arm; NaN where a seed that did not finish has none, so that none is dropped."""
+    lost = (compared[column].isna() & ~compared["scored"]).groupby(compared["arm"]).any()
+    return compared.groupby("arm")[column].mean().where(~lost)
+
+
 def by_arm(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """One record per task, architecture and arm, best first: means of reals, the first of what is constant, and
     `seeds`, `losses` (lists in the order of seeds), `unscored` (how many seeds) and `status`."""
