@@ -1,0 +1,399 @@
+"""The command line: words in, words out. Everything else is a library call, imported when its command runs.
+
+Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 an arm failed, 2 usage, 130 interrupted.
+"""
+
+import ast
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+import growbench
+from growbench import plugins
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from growbench.launch import Event
+    from growbench.plan import Plan
+
+app = typer.Typer(
+    name="growbench",
+    help=growbench.__doc__,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(help="Data that is downloaded only when asked: data fetch NAME.")
+app.add_typer(data, name="data")
+
+StudyArgument = Annotated[str, typer.Argument(help="A shipped study (`growbench list`) or the path of a study file.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the results; runs/STUDY if not given.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of seeds instead of the study's.")]
+Only = Annotated[str | None, typer.Option(help="Run the arms that match this pattern alone, e.g. 'zero_*'.")]
+PluginPaths = Annotated[
+    list[Path] | None, typer.Option("--plugin", help="A plugin file or a folder of them; repeatable.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def main() -> None:
+    """Run the command of sys.argv and exit; every error is one sentence on stderr unless --debug is given."""
+    try:
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+    except (ValueError, OSError, typer.TyperException) as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        _say(f"growbench: {error.format_message() if isinstance(error, typer.TyperException) else error}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _say("growbench: interrupted.")
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(growbench.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    study: StudyArgument = "quick",
+    out: Out = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, one thread each; one per core.")] = None,
+    seeds: Seeds = None,
+    only: Only = None,
+    plugin: PluginPaths = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a study, or what is left of it, and write its report."""
+    plan = _plan(study, seeds, plugin, only)
+    folder = out or Path("runs") / plan.study.study
+    from growbench.launch import local
+
+    try:
+        with _progress() as show:
+            summary = local.run(plan, out=folder, workers=workers or _cores(), progress=show)
+    except KeyboardInterrupt:
+        _say(_interrupted(folder))
+        raise typer.Exit(130) from None
+    if summary.interrupted:
+        _say(_interrupted(folder))
+        raise typer.Exit(130)
+    page = _write_report([folder], folder / "report.html")
+    if as_json:
+        _print_json(asdict(summary) | {"study": plan.study.study, "out": str(folder), "report": str(page)})
+    else:
+        print(_outcome(folder, summary.finished, summary.cached, summary.failed))
+        print(page)
+    raise typer.Exit(1 if summary.failed else 0)
+
+
+@app.command()
+def plan(
+    study: StudyArgument = "quick",
+    out: Out = None,
+    seeds: Seeds = None,
+    only: Only = None,
+    plugin: PluginPaths = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say what a run would do and cost, and what is there already."""
+    planned = _plan(study, seeds, plugin, only)
+    _print(planned.describe(out or Path("runs") / planned.study.study), as_json)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of results of one study.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file; report.html in the first folder if not given.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the report of one or more folders as one HTML file."""
+    print(_write_report(folders, out or folders[0] / "report.html"))
+
+
+@app.command(name="list")
+def list_(plugin: PluginPaths = None, as_json: Json = False, debug: Debug = False) -> None:
+    """List strategies, tasks, launchers and studies."""
+    tables = {
+        kind.plural: [
+            {
+                "name": found.name,
+                "parameters": ", ".join(f"{key}: {text}" for key, text in found.fields.items()),
+                "origin": found.origin,
+                "about": f"cannot be read: {found.error}" if found.error else found.summary,
+            }
+            for found in plugins.discover(name, plugin or ()).values()
+        ]
+        for name, kind in plugins.KINDS.items()
+    }
+    _print(tables | {"launchers": _launchers(), "studies": _studies()}, as_json)
+
+
+@app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say which stages of a folder are done, failed and left."""
+    from growbench import store
+
+    _print(store.status(_existing(folder)), as_json)
+
+
+@data.command()
+def fetch(
+    task: Annotated[str, typer.Argument(metavar="NAME", help="The task whose data to download.")],
+    plugin: PluginPaths = None,
+    debug: Debug = False,
+) -> None:
+    """Download a task's data to the cache, and print where it lies."""
+    loaded = plugins.load("task", task, plugin or ())
+    if not hasattr(loaded, "fetch"):
+        raise ValueError(f"the task {task!r} has nothing to fetch: it needs no download")
+    print(loaded.fetch(_cache()))
+
+
+# --- what the commands share -----------------------------------------------------------------------------------------
+
+
+def _plan(study: str, seeds: int | None, plugin: Sequence[Path] | None, only: str | None) -> "Plan":
+    from growbench.plan import make_plan
+    from growbench.study import read_study
+
+    return make_plan(read_study(study).at(seeds=seeds), plugins=plugin or (), only=only, cache=_cache())
+
+
+def _write_report(folders: Sequence[Path], page: Path) -> Path:
+    from growbench import store
+    from growbench.reports.page import render
+
+    tables = [store.tables(_existing(folder)) for folder in folders]
+    provenance = _merged([store.provenance(folder) for folder in folders])
+    results, curves, stages = (_stacked([table[i] for table in tables]) for i in range(3))
+    page.write_text(render(results, curves, stages, provenance), encoding="utf-8")
+    return page
+
+
+def _stacked(frames: "Sequence[pd.DataFrame]") -> "pd.DataFrame":
+    """Return the rows of all folders; seeds that two folders share have the same rows and count once."""
+    import pandas as pd
+
+    if len(frames) == 1:
+        return frames[0]
+    measured = {"wall_s", "peak_memory_bytes", "started", "restarts", "arms"}  # these differ between equal runs
+    key = [column for column in frames[0].columns if column not in measured]
+    return pd.concat(frames, ignore_index=True).drop_duplicates(key, ignore_index=True)
+
+
+def _merged(provenances: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one provenance for all folders; ValueError where their results must not be compared."""
+    import yaml
+
+    first, *others = provenances
+    for other in others:
+        if _minor(first["growbench"]) != _minor(other["growbench"]):
+            raise ValueError(
+                f"results of growbench {first['growbench']} and {other['growbench']} do not compare: rerun the older"
+            )
+        if any(
+            a["name"] == b["name"] and a["fingerprint"] != b["fingerprint"]
+            for a in first["tasks"]
+            for b in other["tasks"]
+        ):
+            raise ValueError("a task's data differ between the folders: their results do not compare")
+        if yaml.safe_load(first["study"]) | {"seeds": 0} != yaml.safe_load(other["study"]) | {"seeds": 0}:
+            raise ValueError("the folders hold different studies: write one report for each")
+    return max(provenances, key=lambda found: yaml.safe_load(found["study"])["seeds"])
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _existing(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: give the --out folder of a run")
+    return folder
+
+
+def _cache() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("growbench")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _launchers() -> list[dict[str, str]]:
+    paths = sorted(Path(str(files("growbench") / "launch")).glob("[!_]*.py"))
+    docs = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in paths}
+    return [{"name": name, "origin": "built-in", "about": doc.partition("\n")[0]} for name, doc in docs.items()]
+
+
+def _studies() -> list[dict[str, str]]:
+    import yaml
+
+    paths = sorted(Path(str(files("growbench") / "studies")).glob("*.yaml"))
+    return [
+        {"name": path.stem, "origin": "built-in", "about": yaml.safe_load(path.read_text())["about"]} for path in paths
+    ]
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _outcome(folder: Path, finished: int, cached: int, failed: int) -> str:
+    if failed:
+        return f"{finished} stages done, {failed} failed, {cached} were there; `growbench status {folder}` says why."
+    if not finished:
+        return f"Nothing was left to do: all {cached} stages are in {folder}."
+    return f"{finished} stages done, {cached} were there."
+
+
+def _interrupted(folder: Path) -> str:
+    return f"Interrupted: finished stages stay in {folder}, and the same command goes on from there."
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, default=str))
+
+
+def _print(value: Mapping[str, Any], as_json: bool) -> None:
+    """Print a mapping: lists of rows as tables, everything else as `key: value`."""
+    if as_json:
+        _print_json(value)
+        return
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 1000  # a pipe has no edge to wrap at
+    for key, item in value.items():
+        if isinstance(item, list) and all(isinstance(row, Mapping) for row in item):
+            console.print(*((key, _table(item), "") if item else (f"{key}: none",)), sep="\n")
+        elif isinstance(item, Mapping):
+            console.print(f"{key}: " + ", ".join(f"{name} {_number(part)}" for name, part in item.items()))
+        else:
+            console.print(f"{key}: {_number(item)}")
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_number(cell)) for cell in row.values()))
+    return table
+
+
+def _number(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time left, from the speed of the tokens trained since the start; cached ones took no time and do not count."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._start = now, now()
+        self._last = self._cached = 0
+
+    def left(self, event: "Event") -> str:
+        """Return "about 3 min left", or "" before anything was trained."""
+        if event.kind == "cached":
+            self._cached += event.tokens_done - self._last
+        self._last = event.tokens_done
+        trained, elapsed = event.tokens_done - self._cached, self._now() - self._start
+        if trained <= 0 or elapsed <= 0:
+            return ""
+        seconds = (event.tokens_total - event.tokens_done) * elapsed / trained
+        return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[["Event"], None]]:
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    with _bar(console) if console.is_terminal else _lines() as show:
+        yield show
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Callable[["Event"], None]]:
+    columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    clock = Clock()
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=None)
+
+        def show(event: "Event") -> None:
+            if event.kind in ("failed", "log"):
+                progress.console.print(_line(event))
+            words = ", ".join(filter(None, (clock.left(event), event.label)))
+            progress.update(bar, completed=event.done, total=event.total, description=words)
+
+        yield show
+
+
+@contextmanager
+def _lines(every: float = 10.0, now: Callable[[], float] = time.monotonic) -> Iterator[Callable[["Event"], None]]:
+    """Plain lines for a log: all failures and notes, the rest at most once in `every` seconds."""
+    clock, next_at = Clock(now), now()
+
+    def show(event: "Event") -> None:
+        nonlocal next_at
+        left = clock.left(event)
+        if (
+            event.kind in ("failed", "log")
+            or now() >= next_at
+            or (event.kind != "started" and event.done == event.total)
+        ):
+            _say(_line(event) + (f" ({left})" if left else ""))
+            next_at = now() + every
+
+    yield show
+
+
+def _line(event: "Event") -> str:
+    return f"[{event.done}/{event.total}] {event.kind} {event.label}" + (f": {event.text}" if event.text else "")
