@@ -30,8 +30,8 @@ class Grammar(Task):
     Each of `states` states has `rules` rules "emit a symbol, go to a state", with distinct symbols out of `symbols` and
     random probabilities; most pairs of state and symbol do not occur. States are hidden, but each symbol rules out all
     but rules / symbols of them: it takes about log(states) / log(symbols / rules) symbols to know the state, and from
-    then on the state can be followed for ever. Bigrams know little (3.1 of a uniform 3.5 nats at the defaults, where
-    the rate is 1.7), and each symbol more of context pays.
+    then on the state can be followed for ever. At the defaults the uniform loss is 3.47 nats, bigrams reach 2.46,
+    trigrams 1.42, and the rate is 1.11.
 
     Split: `tokens` tokens to train on and a tenth of that for validation, from independent generators; `seed` draws the
     grammar and both, whatever the seed of a run. Source and licence: generated here, no text involved.
@@ -41,7 +41,7 @@ class Grammar(Task):
 
     states: int = 64
     symbols: int = 32
-    rules: int = 8
+    rules: int = 4
     tokens: int = 4_000_000
     seed: int = 0
 

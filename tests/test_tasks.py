@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growbench.task import Data, Stream, Task, batch, evaluation, generator, indices, order, windows
@@ -28,8 +28,8 @@ contexts = st.integers(1, 12)
 # Golden numbers, of numpy 2.4.
 ORDER = [6, 1, 0, 5, 3, 2, 7, 4]
 FINGERPRINT = "245f017de80f76362c4a853496e0302a7763aba34403de15bbcf871481796882"
-RATE = 1.735586271864638
-SYMBOLS = [9, 14, 16, 2, 2, 26, 15, 24]
+RATE = 1.108276691000974
+SYMBOLS = [9, 5, 22, 27, 4, 8, 23, 11]
 
 
 def counting(n: int) -> npt.NDArray[np.uint16]:
@@ -215,11 +215,12 @@ grammars = st.builds(
     states=st.integers(1, 20),
     symbols=st.integers(4, 300),
     rules=st.integers(1, 4),
-    tokens=st.just(40_000),
+    tokens=st.just(10_000),
     seed=st.integers(0, 2**32),
 )
 
 
+@settings(deadline=None)  # a grammar of which all states look alike is filtered token by token
 @given(task=grammars)
 def test_the_true_source_meets_the_entropy_rate(task: Grammar) -> None:
     """But for the sampling error, and for what not knowing the first state costs: at most -ln pi of that state."""
@@ -286,11 +287,13 @@ def test_no_model_goes_below_the_entropy_rate_and_longer_contexts_approach_it() 
     assert losses[4] - task.entropy_rate < 0.1
 
 
-def test_models_that_know_only_the_shares_of_symbols_are_far_from_the_default_rate() -> None:
-    task = Grammar(tokens=400_000)
+def test_the_figures_in_the_docstring_are_those_of_the_defaults() -> None:
+    task = Grammar()
     data = task.load(Path())
     assert task.entropy_rate == pytest.approx(RATE, rel=1e-9)
-    assert ngram_loss(data.train, data.valid, 1, task.symbols) > task.entropy_rate + 1.5
+    assert "the rate is 1.11" in str(Grammar.__doc__)
+    assert round(RATE, 2) == 1.11
+    assert [round(ngram_loss(data.train, data.valid, n, 32), 2) for n in (2, 3)] == [2.46, 1.42]
 
 
 def test_grammar_streams_are_independent_and_its_own_seed_draws_them() -> None:
