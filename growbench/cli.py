@@ -61,9 +61,6 @@ def main() -> None:
             traceback.print_exc()
         _say(f"growbench: {error.format_message() if isinstance(error, typer.TyperException) else error}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        _say("growbench: interrupted.")
-        sys.exit(130)
 
 
 def _version(wanted: bool) -> None:
@@ -103,13 +100,12 @@ def run(
     try:
         with _progress() as show:
             summary = local.run(plan, out=folder, workers=workers or _cores(), progress=show)
+        if summary.interrupted:
+            raise KeyboardInterrupt
+        page = _write_report([folder], folder / "report.html")
     except KeyboardInterrupt:
-        _say(_interrupted(folder))
+        _say(f"Interrupted: finished stages stay in {folder}, and the same command goes on from there.")
         raise typer.Exit(130) from None
-    if summary.interrupted:
-        _say(_interrupted(folder))
-        raise typer.Exit(130)
-    page = _write_report([folder], folder / "report.html")
     if as_json:
         _print_json(asdict(summary) | {"study": plan.study.study, "out": str(folder), "report": str(page)})
     else:
@@ -285,10 +281,6 @@ def _outcome(folder: Path, finished: int, cached: int, failed: int) -> str:
     if not finished:
         return f"Nothing was left to do: all {cached} stages are in {folder}."
     return f"{finished} stages done, {cached} were there."
-
-
-def _interrupted(folder: Path) -> str:
-    return f"Interrupted: finished stages stay in {folder}, and the same command goes on from there."
 
 
 def _say(sentence: str) -> None:

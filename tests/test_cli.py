@@ -1,0 +1,204 @@
+"""The command line: light to start, one sentence for a mistake, honest about the time that is left."""
+
+import json
+import resource
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import growbench
+from growbench import cli, plugins
+from growbench.study import shipped
+
+ROOT = Path(__file__).parents[1]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def growbench_(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command in this process: its exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["growbench", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        captured = capsys.readouterr()
+        code = exit_.value.code
+        return code if isinstance(code, int) else 0, captured.out, captured.err
+
+    return run
+
+
+def event(kind: str = "finished", **fields: Any) -> Any:
+    given = {"kind": kind, "stage": "0" * 24, "label": "train", "text": "", "done": 1, "total": 2}
+    return SimpleNamespace(**given | {"tokens_done": 0, "tokens_total": 100} | fields)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["--version"]])
+def test_it_answers_in_half_a_second_without_the_heavy_packages(arguments: list[str]) -> None:
+    code = (
+        "import sys; from growbench.cli import main\n"
+        f"sys.argv = ['growbench', *{arguments}]\n"
+        "try: main()\n"
+        "finally:\n"
+        "    heavy = {'torch', 'lightning', 'numpy', 'pandas', 'scipy', 'jinja2'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n"
+    )
+
+    def seconds() -> float:  # of processor time, which does not depend on what else the machine does
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+def test_list_shows_all_plugins_and_studies_with_their_origin(growbench_: Run) -> None:
+    code, out, _ = growbench_("list", "--json")
+    listed = json.loads(out)
+    assert code == 0
+    assert [row["name"] for row in listed["strategies"]] == list(plugins.discover("strategy"))
+    assert [row["name"] for row in listed["tasks"]] == list(plugins.discover("task"))
+    assert [row["name"] for row in listed["studies"]] == shipped()
+    assert all(row["origin"] == "built-in" for rows in listed.values() for row in rows)
+    code, text, _ = growbench_("list")
+    assert all(row["name"] in text and row["about"] in text for rows in listed.values() for row in rows)
+
+
+def test_list_shows_a_broken_plugin_with_its_error_and_takes_no_markup_from_it(growbench_: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("class Mine(:\n")
+    (tmp_path / "loud.py").write_text('class Loud:\n    """[bold red]Loud[/]."""\n')
+    code, out, _ = growbench_("list", "--plugin", str(tmp_path))
+    assert code == 0
+    assert "cannot be read: line 1: invalid syntax" in out
+    assert "[bold red]Loud[/]." in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["rnu"], "growbench: No such command 'rnu'. Did you mean 'run'?"),
+        (["run", "--sedes", "3"], "growbench: No such option: --sedes (Possible options: --seeds)"),
+        (["plan", "qiuck"], "growbench: unknown study 'qiuck': did you mean quick? (or give the path of a study file)"),
+        (["plan", "--seeds", "0"], "growbench: quick: seeds: must be greater than or equal to 1, not 0"),
+        (
+            ["list", "--plugin", "no.py"],
+            "growbench: there is no plugin file or folder no.py: check the path given with",
+        ),
+        (["report", "nowhere"], "growbench: there is no folder nowhere: give the --out folder of a run"),
+        (["status", "nowhere"], "growbench: there is no folder nowhere: give the --out folder of a run"),
+        (["data", "fetch", "pycode"], "growbench: the task 'pycode' has nothing to fetch: it needs no download"),
+        (["data", "fetch", "pycod"], "growbench: unknown task 'pycod': did you mean pycode?"),
+    ],
+)
+def test_a_mistake_is_one_sentence_on_stderr(growbench_: Run, arguments: list[str], sentence: str) -> None:
+    code, out, err = growbench_(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
+
+
+def test_a_traceback_comes_with_debug_only(growbench_: Run) -> None:
+    code, _, err = growbench_("plan", "qiuck", "--debug")
+    assert code == 2
+    assert err.startswith("Traceback")
+    assert err.endswith("growbench: unknown study 'qiuck': did you mean quick? (or give the path of a study file)\n")
+
+
+def test_an_interrupt_ends_with_130_and_no_traceback(growbench_: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plugins, "discover", interrupted)
+    assert growbench_("list") == (130, "", "")
+
+
+def test_no_command_shows_the_help_and_the_version_is_the_package_s(growbench_: Run) -> None:
+    assert growbench_() == growbench_("--help")
+    assert growbench_("--version") == (0, f"{growbench.__version__}\n", "")
+
+
+@given(
+    speed=st.floats(min_value=1, max_value=1e6),
+    cached=st.integers(0, 10**6),
+    trained=st.integers(1, 10**6),
+    remaining=st.integers(0, 10**6),
+)
+def test_the_time_left_is_the_remaining_tokens_at_the_measured_speed(
+    speed: float, cached: int, trained: int, remaining: int
+) -> None:
+    seconds = 0.0
+    clock = cli.Clock(now=lambda: seconds)
+    total = cached + trained + remaining
+    assert clock.left(event("cached", tokens_done=cached, tokens_total=total)) == ""
+    seconds = trained / speed
+    left = clock.left(event(tokens_done=cached + trained, tokens_total=total))
+    number, unit = left.removeprefix("about ").removesuffix(" left").split()
+    expected = remaining / speed
+    assert float(number) == pytest.approx(expected / (60 if unit == "min" else 1), abs=0.5 + 1e-6, rel=1e-6)
+
+
+def test_a_log_gets_every_failure_the_end_and_the_rest_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = 0.0
+    with cli._lines(every=10, now=lambda: seconds) as show:
+        for done, kind in enumerate(["finished", "finished", "failed", "finished", "finished"], start=1):
+            show(event(kind, done=done, total=5, tokens_done=done, tokens_total=5, text="NaN" * (kind == "failed")))
+            seconds += 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:5] for line in lines] == ["[1/5]", "[3/5]", "[5/5]"]
+    assert lines[1].startswith("[3/5] failed train: NaN")
+
+
+def folder_of(version: str, study: str, fingerprint: str) -> dict[str, Any]:
+    return {"growbench": version, "study": study, "tasks": [{"name": "pycode", "fingerprint": fingerprint}]}
+
+
+def test_folders_of_one_study_merge_and_others_are_refused() -> None:
+    three, five = (folder_of("0.1.0", f"study: quick\nseeds: {n}\n", "a") for n in (3, 5))
+    assert cli._merged([three, five]) == five
+    with pytest.raises(ValueError, match=r"results of growbench 0\.1\.0 and 0\.2\.0 do not compare"):
+        cli._merged([three, folder_of("0.2.0", three["study"], "a")])
+    with pytest.raises(ValueError, match="a task's data differ"):
+        cli._merged([three, folder_of("0.1.1", three["study"], "b")])
+    with pytest.raises(ValueError, match="different studies"):
+        cli._merged([three, folder_of("0.1.1", "study: mine\nseeds: 3\n", "a")])
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_module_and_file_and_works_outside_the_repository(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("growbench-")}
+    folders = {"growbench": "growbench", "strategies": "growbench/strategies", "tasks": "growbench/tasks"}
+    expected = {
+        f"{inside}/{path.relative_to(ROOT / folder)}"
+        for folder, inside in (folders | {"reports": "growbench/reports"}).items()
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".yaml", ".html", ".css", ".js", ".typed") and "__pycache__" not in path.parts
+    }
+    assert names == expected
+    subprocess.run([*pip, "install", "--no-deps", "--target", tmp_path / "site", wheel], check=True)
+    code = (
+        "import growbench.cli as cli, sys; sys.argv = ['growbench', 'list', '--json']; print(cli.__file__); cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site")},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    file, listed = done.stdout.split("\n", 1)
+    assert file.startswith(str(tmp_path / "site"))
+    assert [row["name"] for row in json.loads(listed)["strategies"]] == list(plugins.discover("strategy"))
