@@ -166,9 +166,10 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Say which stages of a folder are done, failed and left."""
+    _existing(folder)
     from growbench import store
 
-    _print(store.status(_existing(folder)), as_json)
+    _print(store.status(folder), as_json)
 
 
 @data.command()
@@ -195,10 +196,12 @@ def _plan(study: str, seeds: int | None, plugin: Sequence[Path] | None, only: st
 
 
 def _write_report(folders: Sequence[Path], page: Path) -> Path:
+    for folder in folders:
+        _existing(folder)
     from growbench import store
     from growbench.reports.page import render
 
-    tables = [store.tables(_existing(folder)) for folder in folders]
+    tables = [store.tables(folder) for folder in folders]
     provenance = _merged([store.provenance(folder) for folder in folders])
     results, curves, stages = (_stacked([table[i] for table in tables]) for i in range(3))
     page.write_text(render(results, curves, stages, provenance), encoding="utf-8")
@@ -241,10 +244,9 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-def _existing(folder: Path) -> Path:
+def _existing(folder: Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: give the --out folder of a run")
-    return folder
 
 
 def _cache() -> Path:
