@@ -1,6 +1,6 @@
 """The figures: each one function of result tables, returning an inline SVG with its words and its data.
 
-One idea: a figure is a picture, a caption that says how to read it, a text alternative, and a table of the numbers drawn.
+One idea: a figure is a picture, a caption that says how to read it, a text alternative, and a table of what is drawn.
 Colours leave here as CSS variables with a fallback, so that one SVG serves a light and a dark page; text stays text.
 """
 
@@ -19,13 +19,13 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from growbench.reports import summary, words
 
 INK, MUTED, FAINT = "#1d1d20", "#5d5d64", "#d5d3cd"
 PALETTE = ("#0067a8", "#b8450b", "#00775a", "#a3407a", "#8a6500", "#5a4fcf", "#a02c3c")
-"""Told apart under the common colour deficiencies, at least 4.5:1 on white; markers and dashes repeat the distinction."""
+"""Told apart under the common colour deficiencies, 4.5:1 and more on white; markers and dashes repeat it."""
 MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h")
 DASHES = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (6, 1.5, 1.4, 1.5)))
 WIDTH, LINE, CHARACTERS = 6.8, 0.19, 34
@@ -68,7 +68,7 @@ def looks(rows: pd.DataFrame) -> dict[str, Look]:
     """A look for every arm: scratch and continue in ink and grey, any other (strategy, variant) in its own."""
     kinds = rows[["strategy", "variant"]].fillna("").drop_duplicates().sort_values(["strategy", "variant"])
     others = [kind for kind in kinds.itertuples(index=False, name=None) if kind[0] not in ("scratch", "continue")]
-    found = {}
+    found: dict[str, Look] = {}
     for arm, strategy, variant, architecture in (
         rows[["arm", "strategy", "variant", "architecture"]].fillna("").drop_duplicates("arm").itertuples(index=False)
     ):
@@ -96,7 +96,7 @@ def _short(text: str) -> str:
 
 
 def slug(*parts: object) -> str:
-    """An identifier of letters, digits and hyphens; parts that lose something in it keep a digest, so it stays unique."""
+    """An identifier of letters, digits and hyphens; a digest keeps it unique where the parts lose something in it."""
     text = "-".join(map(str, parts))
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return plain if plain == text else f"{plain[:40].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
@@ -105,7 +105,7 @@ def slug(*parts: object) -> str:
 # ------------------------------------------------------------------------------------------------ drawing
 
 
-def _style() -> dict[str, Any]:
+def _style() -> Any:  # the stubs want literal keys
     return {
         **sns.axes_style("ticks"),
         **sns.plotting_context("paper"),
@@ -124,8 +124,8 @@ def _style() -> dict[str, Any]:
         "axes.linewidth": 0.8,
         "grid.color": FAINT,
         "grid.linewidth": 0.6,
-        **{key: MUTED for key in ("axes.edgecolor", "xtick.color", "ytick.color")},
-        **{key: INK for key in ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor")},
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     }
 
 
@@ -199,13 +199,13 @@ def _decades(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(_tick))
 
 
-def _tick(value: float, _: int | None = None) -> str:
+def _tick(value: float, position: int | None = None) -> str:
     number, _, prefix = words.scaled(value, "").partition(" ")
     return f"{float(number):g} {prefix}".strip() if value else "0"
 
 
 def _svg(canvas: Canvas, name: str, title: str, alt: str) -> str:
-    """The drawing as an element to inline: ids prefixed by `name`, colours as variables, no metadata, title and desc."""
+    """The drawing as an element to inline: ids prefixed by `name`, colours as variables, with title and desc."""
     out = io.StringIO()
     with warnings.catch_warnings():
         # Text is not drawn here: the reader's browser has the glyphs that the layout's font lacks.
@@ -349,16 +349,16 @@ def loss_vs_compute(
         )
     )
     parts = {
-        "total": "The thin lines are the trunks at constant rate, mean over the seeds that got there; the dashed upright "
-        "marks growth.",
+        "total": "The thin lines are the trunks at constant rate, mean over the seeds that got there; the dashed "
+        "upright marks growth.",
         "continued": "The thin lines are the trunks after the last growth. Growth itself lies at cost 0, outside a "
         "logarithmic axis.",
         "ladder": "There are no trunks in this view: the ladder's cost exists at budget points only.",
     }
     caption = (
-        f"Cost view {view}: {counts}. Large markers are losses of finished runs, cooled down at each budget point, mean "
-        f"over seeds; small ones the seeds. Lower and further left is better. {parts[view]} Runs without a finished "
-        "loss count as the uniform predictor: an arm with one is drawn at the upper edge if its mean lies above."
+        f"Cost view {view}: {counts}. Large markers are losses of finished runs, cooled down at each budget point, "
+        f"mean over seeds; small ones the seeds. Lower and further left is better. {parts[view]} Runs without a "
+        "finished loss count as the uniform predictor: an arm with one is drawn at the upper edge if its mean lies above."
     )
     table = means.assign(arm=means["arm"].astype(str)).rename(
         columns={"x": f"cost, {view} (FLOPs)", "loss": "mean loss (nats/token)", "budget": "budget (tokens)"}
@@ -406,8 +406,8 @@ def loss_vs_tokens(
             )
         axes.plot(pooled["tokens"], pooled["loss"], color=INK, lw=2.4, alpha=0.35)
         ends = []
-        if len(pooled) and pooled["loss"].min() < up[1] - 0.08 * (up[1] - up[0]):
-            place = pooled[pooled["loss"] <= up[1] - 0.08 * (up[1] - up[0])].iloc[0]
+        if len(pooled) and pooled["loss"].min() < up[1] - 0.04 * (up[1] - up[0]):
+            place = pooled[pooled["loss"] <= up[1] - 0.04 * (up[1] - up[0])].iloc[0]
             axes.annotate(
                 "shared source",
                 xy=(place["tokens"], place["loss"]),
@@ -448,7 +448,7 @@ def loss_vs_tokens(
 
 
 def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, architecture: str) -> Figure:
-    """Paired differences to scratch at the full budget, a point per seed, at equal tokens and read off at equal FLOPs."""
+    """Paired differences to scratch at the full budget, a point per seed: at equal tokens, and at equal FLOPs."""
     mine = summary.against_scratch(rows)
     mine = mine[(mine["task"] == task) & (mine["architecture"] == architecture)]
     order = summary.mean_difference(mine, "difference").sort_values(na_position="last")
@@ -488,7 +488,7 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
                         fontsize=7.5,
                         color=MUTED,
                     )
-            axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))  # type: ignore[attr-defined]
+            axes.xaxis.set_major_locator(MaxNLocator(4))
         else:
             _empty(axes, "nothing to compare")
         axes.set_ylim(len(order) - 0.4, -0.6)
@@ -502,8 +502,9 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
         "Nothing could be compared."
         if known.empty
         else (
-            f"At equal tokens the mean differences run from {words.signed(known.iloc[0])} ({look[known.index[0]].label}) to "
-            f"{words.signed(known.iloc[-1])} ({look[known.index[-1]].label}) nats per token."
+            f"At equal tokens the mean differences run from {words.signed(known.iloc[0])} "
+            f"({look[known.index[0]].label}) to {words.signed(known.iloc[-1])} "
+            f"({look[known.index[-1]].label}) nats per token."
         )
     )
     table = mine[

@@ -118,9 +118,8 @@ def against_scratch(rows: pd.DataFrame) -> pd.DataFrame:
     last = finals(last[last["ranked"]])
     last = last[~last["arm"].isin(own)].copy()
     nothing = pd.DataFrame({"flops": [], "loss": [], "scored": []})
-    read = [
-        read_off(row.flops, reference.get((row.task, row.architecture, row.seed), nothing)) for row in last.itertuples()
-    ]
+    keys = last[[*CELL, "seed"]].itertuples(index=False, name=None)
+    read = [read_off(flops, reference.get(key, nothing)) for key, flops in zip(keys, last["flops"], strict=True)]
     last["at_flops"] = np.array([loss for loss, _ in read], dtype="float64")
     last["note"] = [note for _, note in read]
     last["difference_flops"] = last["loss"] - last["at_flops"]
@@ -128,7 +127,7 @@ def against_scratch(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_difference(compared: pd.DataFrame, column: str) -> pd.Series:
-    """Mean over seeds of a difference, per arm; NaN where a seed that did not finish has none, so that none is dropped."""
+    """Mean over seeds of a difference, per arm; NaN where a seed that did not finish has none: it is not dropped."""
     lost = (compared[column].isna() & ~compared["scored"]).groupby(compared["arm"]).any()
     return compared.groupby("arm")[column].mean().where(~lost)
 

@@ -90,7 +90,7 @@ def seconds(value: float | None) -> str:
         return DASH
     whole = round(float(value or 0.0))
     if whole < 60:
-        return f"{significant(value)} s" if whole else "0 s"
+        return f"{significant(value)} s" if value else "0 s"
     hours, rest = divmod(whole, 3600)
     return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
 

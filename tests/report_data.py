@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from growbench.results import CURVES, RESULTS, STAGES
+from growbench.results import CURVES, RESULTS, STAGES, Column
 
 SCRIPT, IMAGE = "<script>alert(1)</script>", '"><img onerror=alert(2) src=x>'
 BUDGET, GROWTH, POINTS, COOLDOWN = 480_000, 240_000, (300_000, 360_000, 480_000), 0.1
@@ -76,16 +76,16 @@ def _name(arm: Arm, architecture: str) -> str:
 
 def _decay(tokens: float, floor: float = 1.2) -> float:
     """Loss of the trunk: from the uniform predictor's at no token towards a floor, as a power of tokens."""
-    return floor + (UNIFORM - floor) * (1 + tokens / 2_000) ** -0.36
+    return floor + (UNIFORM - floor) * float((1 + tokens / 2_000) ** -0.36)
 
 
 def _cost(tokens: int, *, size: int, small: int, before: int) -> float:
     return 6.0 * (size * max(tokens - before, 0) + small * min(tokens, before))
 
 
-def _frame(rows: list[dict[str, object]], columns: dict[str, object]) -> pd.DataFrame:
+def _frame(rows: list[dict[str, object]], columns: dict[str, Column]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(columns))
-    return frame.astype({name: column.dtype for name, column in columns.items()})  # type: ignore[attr-defined]
+    return frame.astype({name: column.dtype for name, column in columns.items()})
 
 
 def tables(

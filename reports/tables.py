@@ -1,0 +1,347 @@
+"""The tables: records in, headings and cells out, each cell with the exact value behind its text.
+
+One idea: a table is a list of columns, and a column is a heading with a function from a record to a cell.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from growbench.reports import figures, summary, words
+from growbench.results import CURVES, RESULTS, STAGES, Column
+
+Record = Mapping[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is shown, and the exact value behind it (to sort and to check), None where there is none."""
+
+    text: str
+    value: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A column's heading."""
+
+    text: str
+    unit: str = ""
+    number: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Cells, the first of which heads the row; kind is a CSS class."""
+
+    cells: Sequence[Cell]
+    kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table with an id, a name for assistive technology, a caption, and a heading per column."""
+
+    name: str
+    title: str
+    caption: str
+    heads: Sequence[Head]
+    rows: Sequence[Row]
+    empty: str = "Nothing to list."
+    sortable: bool = False
+
+
+Spec = tuple[Head, Callable[[Record], Cell]]
+
+
+def _table(records: Iterable[Record], specs: Sequence[Spec], kind: Callable[[Record], str], **fields: Any) -> Table:
+    rows = [Row(cells=[cell(record) for _, cell in specs], kind=kind(record)) for record in records]
+    return Table(heads=[head for head, _ in specs], rows=rows, **fields)
+
+
+def _plainly(record: Record) -> str:
+    return ""
+
+
+def _cell(form: Callable[[Any], str], value: Any) -> Cell:
+    if words.missing(value):
+        return Cell(text=words.DASH)
+    return Cell(text=form(value), value=repr(float(value)) if isinstance(value, float) else value)
+
+
+def _number(text: str, name: str, form: Callable[[Any], str], unit: str = "") -> Spec:
+    return Head(text=text, unit=unit, number=True), lambda record: _cell(form, record[name])
+
+
+def _text(text: str, name: str) -> Spec:
+    return Head(text=text), lambda record: _cell(str, record[name])
+
+
+def _arm(record: Record) -> Cell:
+    """The arm's name, which may break after its signs, with a badge on sterile controls."""
+    badge = Markup('<span class="badge">sterile control</span>') if record["sterile"] else Markup("")
+    return Cell(text=Markup("<wbr>").join(re.split(r"(?<=[/\[,_=])", str(record["arm"]))) + badge, value=record["arm"])
+
+
+def _seed_losses(record: Record) -> Cell:
+    one = Markup('<span class="sub" data-seed="{}" data-loss="{}">{}: {}</span>')
+    losses = zip(record["seeds"], record["losses"], strict=True)
+    return Cell(text=Markup(" ").join(one.format(seed, repr(loss), seed, words.loss(loss)) for seed, loss in losses))
+
+
+ARM: Spec = (Head(text="arm"), _arm)
+SEEDS: Spec = (Head(text="seeds", number=True), lambda record: _cell(words.count, len(record["seeds"])))
+LOSS: tuple[Spec, ...] = (
+    _number("tokens", "tokens", words.count),
+    _number("tokens per weight", "tokens_per_param", words.significant),
+    _number("loss, mean", "loss", words.loss, "nats/token"),
+    (Head(text="loss by seed", unit="nats/token"), _seed_losses),
+    _number("bits per byte", "bits_per_byte", words.loss),
+)
+
+
+def _costs(scratch: Mapping[str, Record]) -> list[Spec]:
+    """The three views of cost, each with its ratio to the scratch record of the same architecture."""
+
+    def spec(view: str, column: str) -> Spec:
+        def cell(record: Record) -> Cell:
+            shown, reference = _cell(words.flops, record[column]), scratch.get(record["architecture"])
+            if shown.value is None or reference is None or not reference[column]:
+                return shown
+            share = words.ratio(record[column] / reference[column])
+            return Cell(
+                text=Markup('{}<span class="sub">{} scratch</span>').format(shown.text, share), value=shown.value
+            )
+
+        return Head(text=f"cost, {view}", number=True), cell
+
+    return [spec(view, column) for view, (column, _) in summary.VIEWS.items()]
+
+
+def _references(last: pd.DataFrame) -> dict[str, Record]:
+    return {record["architecture"]: record for record in summary.by_arm(summary.baseline(last))}
+
+
+def matched(rows: pd.DataFrame, task: str) -> Table:
+    """Every ranked arm of a task at the full budget, architectures together, lowest mean loss first."""
+    last = summary.finals(summary.paired(rows))
+    last = last[last["ranked"] & (last["task"] == task)]
+    scratch = _references(last)
+
+    def kind(record: Record) -> str:
+        reference = scratch.get(record["architecture"])
+        return "bad" if record["unscored"] else "reference" if reference and reference["arm"] == record["arm"] else ""
+
+    specs = [
+        ARM,
+        _text("architecture", "architecture"),
+        SEEDS,
+        _number("weights", "params_non_embedding", words.count, "non-embedding"),
+        *LOSS,
+        _number("loss ratio to scratch", "ratio", words.loss, "mean by seed"),
+        *_costs(scratch),
+        _number("growth gap", "growth_gap", words.significant, "logits"),
+        _number("loss jump", "growth_loss_jump", words.signed, "nats/token"),
+        _number("alive share", "alive_share", words.percent),
+        _text("status", "status"),
+    ]
+    caption = (
+        f"Arms at matched size on {task}, at the full budget of {words.count(summary.full_budget(rows))} tokens, "
+        "lowest mean loss first. Shaded: the from-scratch reference of an architecture, to which ratios refer. Values are "
+        "means over seeds."
+    )
+    title, name = f"Arms at matched size, {task}", f"matched-{figures.slug(task)}"
+    return _table(summary.by_arm(last), specs, kind, name=name, title=title, caption=caption, sortable=True)
+
+
+def unmatched(rows: pd.DataFrame, task: str) -> Table:
+    """The other arms of a task at the full budget, with what they added and where they ended."""
+    last = summary.finals(rows)
+    last = last[last["task"] == task]
+    specs = [
+        ARM,
+        _text("architecture", "architecture"),
+        SEEDS,
+        _number("weights added", "params_added", words.count),
+        _number("final weights", "params_non_embedding", words.count, "non-embedding"),
+        _number("target", "params_target", words.count, "weights"),
+        *LOSS,
+        *_costs(_references(last)),
+        _text("status", "status"),
+    ]
+    return _table(
+        summary.by_arm(last[~last["ranked"]]),
+        specs,
+        lambda record: "bad" if record["unscored"] else "",
+        name=f"unmatched-{figures.slug(task)}",
+        title=f"Arms at other sizes, {task}",
+        caption=f"Arms on {task} that end at another size than the largest rung, at the full budget. Not ranked.",
+        sortable=True,
+    )
+
+
+def spent(stages: pd.DataFrame) -> Table:
+    """What the study spent, by kind of stage, and in all."""
+    sums = summary.spent(stages)
+    total = {"kind": "all", **sums.drop(columns="kind").sum().to_dict()}
+    specs = [
+        _text("kind of stage", "kind"),
+        _number("stages", "stages", words.count),
+        _number("tokens", "tokens", words.count),
+        _number("spent", "flops", words.flops),
+        _number("had every arm paid alone", "flops_unshared", words.flops),
+        _number("evaluation, apart", "flops_eval", words.flops),
+        _number("time", "wall_s", words.seconds),
+    ]
+    return _table(
+        [*sums.to_dict("records"), *([total] if len(sums) else [])],
+        specs,
+        _plainly,
+        name="spent",
+        title="What the study spent",
+        caption="What the study really spent: the sum over distinct stages, each paid for once.",
+        empty="No stage yet.",
+    )
+
+
+def paths(rows: pd.DataFrame) -> Table:
+    """What each arm's path costs at the full budget, by purpose."""
+    specs = [
+        ARM,
+        _text("task", "task"),
+        *(_number(label, name, words.flops) for name, label in summary.PURPOSES.items()),
+        _number("sum", "flops", words.flops),
+        _number("of which source", "flops_source", words.flops),
+        _number("evaluation, apart", "flops_eval", words.flops),
+        _number("tuning, apart", "flops_tuning", words.flops),
+        _number("source tokens", "tokens_source", words.count),
+        _number("probe tokens", "tokens_probe", words.count),
+        _number("time", "wall_s", words.seconds, "never a verdict"),
+        _number("peak memory", "peak_memory_bytes", lambda value: words.scaled(value, "B")),
+    ]
+    return _table(
+        summary.by_arm(summary.ledger(rows)),
+        specs,
+        _plainly,
+        name="paths",
+        title="What each arm’s path costs",
+        caption="What each arm’s path costs at the full budget, by purpose, as if run alone: mean over seeds.",
+        empty="No arm yet.",
+        sortable=True,
+    )
+
+
+def failed_rows(rows: pd.DataFrame) -> Table:
+    """Every result without a finished loss."""
+    bad = rows[~rows["scored"]].sort_values(["task", "arm", "seed", "budget"], kind="stable")
+    names = ("arm", "task", "seed", "budget", "status", "reason", "loss")
+    return _columns("failed-rows", "Results without a finished loss", bad, names, RESULTS)
+
+
+def failed_stages(stages: pd.DataFrame) -> Table:
+    """Every stage that did not end well."""
+    bad = stages[(stages["status"] != "ok").fillna(True)]
+    names = ("stage", "kind", "task", "seed", "arms", "status", "reason")
+    return _columns("failed-stages", "Stages that did not end well", bad, names, STAGES)
+
+
+def _columns(name: str, title: str, frame: pd.DataFrame, names: Sequence[str], columns: Mapping[str, Column]) -> Table:
+    heads = [Head(text=n, unit=columns[n].unit, number=columns[n].dtype in ("Int64", "Float64")) for n in names]
+    rows = [Row(cells=[plain(row[n]) for n in names]) for row in frame[list(names)].to_dict("records")]
+    return Table(name=name, title=title, caption=f"{title}.", heads=heads, rows=rows)
+
+
+def plain(value: Any) -> Cell:
+    """Any value: a number with five digits, the rest as it reads."""
+    if words.missing(value):
+        return Cell(text=words.DASH)
+    if isinstance(value, float):
+        return Cell(text=words.significant(value, 5), value=repr(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Cell(text=words.count(value), value=value)
+    return Cell(text=str(value))
+
+
+def drawn(figure: figures.Figure) -> Table:
+    """The data of a figure."""
+    frame = figure.table
+    heads = [Head(text=str(c), number=pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns]
+    rows = [Row(cells=[plain(row[c]) for c in frame.columns]) for row in frame.to_dict("records")]
+    title = f"Data of: {figure.title}"
+    return Table(name=f"data-{figure.name}", title=title, caption=f"{title}.", heads=heads, rows=rows)
+
+
+def definitions() -> list[Table]:
+    """Every column of the result tables, with its unit and definition."""
+    told = (
+        ("results", "Columns of the results, one row per arm, task, seed and budget point", RESULTS),
+        ("curves", "Columns of the curves, one row per evaluation along a path", CURVES),
+        ("stages", "Columns of the stages, one row per distinct stage", STAGES),
+    )
+    heads = [Head(text="column"), Head(text="unit"), Head(text="definition")]
+    return [
+        Table(
+            name=f"columns-{name}",
+            title=title,
+            caption=f"{title}: definitions.",
+            heads=heads,
+            rows=[
+                Row(cells=[Cell(text=n, value=n), Cell(text=c.unit or words.DASH), Cell(text=c.meaning)])
+                for n, c in columns.items()
+            ],
+        )
+        for name, title, columns in told
+    ]
+
+
+def pairs(name: str, title: str, caption: str, values: Mapping[str, Any]) -> Table:
+    """Names with values."""
+    rows = [Row(cells=[Cell(text=str(k)), Cell(text=v if isinstance(v, str) else str(v))]) for k, v in values.items()]
+    return Table(name=name, title=title, caption=caption, heads=[Head(text="what"), Head(text="value")], rows=rows)
+
+
+def origin(provenance: Mapping[str, Any]) -> Table:
+    """How the study was run; what is not recorded says so."""
+
+    def get(key: str) -> str:
+        value = provenance.get(key)
+        return "not recorded" if value is None else str(value)
+
+    dirty, seeds = provenance.get("git_dirty"), provenance.get("seeds")
+    values = {
+        "command": Markup("<code>{}</code>").format(get("command")),
+        "growbench": get("growbench"),
+        "source": get("git_sha") + ("" if dirty is None else ", with uncommitted changes" if dirty else ", clean"),
+        "started": get("started"),
+        "finished": get("finished"),
+        "seeds": ", ".join(map(str, seeds)) if isinstance(seeds, list | tuple) else get("seeds"),
+        "device": get("device"),
+        "processor": get("cpu"),
+        "workers": get("workers"),
+        "threads of each": get("threads"),
+        "platform": get("platform"),
+        "python": get("python"),
+    }
+    return pairs("origin", "Provenance", "How this study was run.", values)
+
+
+def data(provenance: Mapping[str, Any]) -> Table:
+    """The tasks' data, by fingerprint."""
+    fields = ("name", "train_tokens", "valid_tokens", "entropy_rate", "fingerprint")
+    specs = [
+        _text("task", "name"),
+        _number("training tokens", "train_tokens", words.count),
+        _number("validation tokens", "valid_tokens", words.count),
+        _number("entropy rate", "entropy_rate", words.loss, "nats/token"),
+        (
+            Head(text="fingerprint, SHA-256"),
+            lambda record: Cell(text=Markup("<code>{}</code>").format(record["fingerprint"] or words.DASH)),
+        ),
+    ]
+    records = [{field: task.get(field) for field in fields} for task in provenance.get("tasks") or []]
+    caption, empty = "The tasks’ data.", "No data is recorded."
+    return _table(records, specs, _plainly, name="data", title="Data", caption=caption, empty=empty)
