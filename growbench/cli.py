@@ -6,6 +6,7 @@ Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 an ar
 import ast
 import json
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -99,7 +100,7 @@ def run(
 
     try:
         with _progress() as show:
-            summary = local.run(plan, out=folder, workers=workers or _cores(), progress=show)
+            summary = local.run(plan, out=folder, workers=workers or _cores(), progress=show, command=_command())
         if summary.interrupted:
             raise KeyboardInterrupt
         page = _write_report([folder], folder / "report.html")
@@ -167,9 +168,9 @@ def status(
 ) -> None:
     """Say which stages of a folder are done, failed and left."""
     _existing(folder)
-    from growbench import store
+    from growbench import tables
 
-    _print(store.status(folder), as_json)
+    _print(tables.status(folder), as_json)
 
 
 @data.command()
@@ -189,22 +190,27 @@ def fetch(
 
 
 def _plan(study: str, seeds: int | None, plugin: Sequence[Path] | None, only: str | None) -> "Plan":
-    from growbench.plan import make_plan
+    """Return the plan of a study; strategies given with --plugin that it does not name are arms of it too."""
     from growbench.study import read_study
 
-    return make_plan(read_study(study).at(seeds=seeds), plugins=plugin or (), only=only, cache=_cache())
+    found = plugins.discover("strategy", plugin or ()) if plugin else {}
+    given = [name for name, strategy in found.items() if strategy.origin.startswith("file")]
+    chosen = read_study(study).at(seeds=seeds, strategies=given)
+    from growbench.plan import make_plan
+
+    return make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache())
 
 
 def _write_report(folders: Sequence[Path], page: Path) -> Path:
     for folder in folders:
         _existing(folder)
-    from growbench import store
+    from growbench import tables
     from growbench.reports.page import render
 
-    tables = [store.tables(folder) for folder in folders]
-    provenance = _merged([store.provenance(folder) for folder in folders])
-    results, curves, stages = (_stacked([table[i] for table in tables]) for i in range(3))
-    page.write_text(render(results, curves, stages, provenance), encoding="utf-8")
+    found = [tables.tables(folder) for folder in folders]
+    provenance = _merged([tables.provenance(folder) for folder in folders])
+    results, curves, stages = (_stacked([frames[i] for frames in found]) for i in range(3))
+    page.write_text(render(results, curves, stages, about), encoding="utf-8")
     return page
 
 
@@ -247,6 +253,10 @@ def _minor(version: str) -> list[str]:
 def _existing(folder: Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: give the --out folder of a run")
+
+
+def _command() -> str:
+    return shlex.join(["growbench", *sys.argv[1:]])
 
 
 def _cache() -> Path:
@@ -294,20 +304,19 @@ def _print_json(value: object) -> None:
 
 
 def _print(value: Mapping[str, Any], as_json: bool) -> None:
-    """Print a mapping: lists of rows as tables, everything else as `key: value`."""
+    """Print a mapping: first what fits `key: value`, then the lists of rows as tables."""
     if as_json:
         _print_json(value)
         return
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000  # a pipe has no edge to wrap at
+    rows = {key: item for key, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)}
     for key, item in value.items():
-        if isinstance(item, list) and all(isinstance(row, Mapping) for row in item):
-            console.print(*((key, _table(item), "") if item else (f"{key}: none",)), sep="\n")
-        elif isinstance(item, Mapping):
-            console.print(f"{key}: " + ", ".join(f"{name} {_number(part)}" for name, part in item.items()))
-        else:
-            console.print(f"{key}: {_number(item)}")
+        if key not in rows:
+            console.print(f"{key.replace('_', ' ')}: {_words(item)}")
+    for key, table in rows.items():
+        console.print("", key, _table(table), sep="\n")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -315,14 +324,23 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for column in rows[0]:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_number(cell)) for cell in row.values()))
+        table.add_row(*(Text(_words(cell)) for cell in row.values()))
     return table
 
 
-def _number(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+def _words(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+        case int():
+            return f"{value:,}"
+        case Mapping():
+            return ", ".join(f"{key}: {_words(item)}" for key, item in value.items()) or "none"
+        case list():
+            return ", ".join(map(_words, value)) or "none"
+    return str(value)
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

@@ -175,9 +175,13 @@ class Study(_Part):
             raise ValueError(f"budget.tokens {self.budget.tokens} is less than one step of batch × context")
         return self
 
-    def at(self, *, seeds: int | None = None) -> "Study":
-        """Return the study with another number of seeds; None keeps it."""
-        return self if seeds is None else _validated(self.model_dump() | {"seeds": seeds}, self.study)
+    def at(self, *, seeds: int | None = None, strategies: Sequence[str] = ()) -> "Study":
+        """Return the study with another number of seeds (None keeps it), and with those strategies it does not name."""
+        named = {spec.name for spec in self.strategies}
+        written = self.model_dump()
+        added = [{"name": name} for name in strategies if name not in named]
+        changes = {"seeds": self.seeds if seeds is None else seeds, "strategies": [*written["strategies"], *added]}
+        return _validated(written | changes, self.study)
 
     def to_yaml(self) -> str:
         """Return the study as the text of a study file, every default written out."""

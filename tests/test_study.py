@@ -60,7 +60,7 @@ def test_a_study_written_out_and_read_again_is_the_same(
     )
     assert parse_study(study.to_yaml(), "again") == study
     assert study.at(seeds=seeds + 1).at(seeds=seeds) == study
-    assert study.at() is study
+    assert study.at() == study
 
 
 def test_a_spec_is_a_name_a_name_with_an_argument_or_a_mapping() -> None:
@@ -73,6 +73,11 @@ def test_a_spec_is_a_name_a_name_with_an_argument_or_a_mapping() -> None:
     assert [task.label for task in study.tasks] == ["pycode", "text:plays.txt", "grammar(states=8)"]
     assert [spec.label for spec in study.strategies] == ["scratch", "zero_pad(scaled=false)", "pad"]
     assert study.train.learning_rate == 0.01  # "1e-2" is text to YAML, a number to everyone else
+
+
+def test_strategies_are_added_once() -> None:
+    study = parse_study(changed(), "small.yaml").at(strategies=["mine", "scratch"])
+    assert [spec.name for spec in study.strategies] == ["scratch", "zero_pad", "zero_pad", "mine"]
 
 
 def test_a_study_cannot_be_changed() -> None:
