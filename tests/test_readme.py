@@ -1,0 +1,55 @@
+"""The README does what it says: its strategy is 15 lines and preserves the function, its commands exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from growbench import cli, plugins
+from growbench.parametrization import Parametrization
+from growbench.shape import Shape
+from growbench.state import initial
+from growbench.strategy import Probe
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture
+def strategy(tmp_path: Path) -> Path:
+    (source,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    path: Path = tmp_path / source.split('"""')[1]
+    path.write_text(source)
+    return path
+
+
+def test_the_strategy_has_15_lines_at_most_and_is_listed(strategy: Path) -> None:
+    lines = [line for line in strategy.read_text().splitlines() if line.strip()]
+    assert len(lines) - 1 <= 15  # the first names the file
+    plugin = plugins.discover("strategy", [strategy])[strategy.stem]
+    assert (plugin.error, plugin.fields) == ("", {"noise": "float = 1.0"})
+
+
+def test_the_strategy_preserves_the_function_of_a_transformer(strategy: Path) -> None:
+    source = Shape(layers=2, residual=8, heads=2, key=4, value=4, ffn=16, vocab=11, context=8)
+    target = Shape(layers=2, residual=16, heads=4, key=4, value=4, ffn=32, vocab=11, context=8)
+    rng = torch.Generator().manual_seed(0)
+    small = initial(source, Parametrization(name="mup", base=source), rng, torch.float64)
+    made = plugins.load("strategy", strategy.stem, [strategy])()
+    grown = made.grow(small, target, Probe(lambda _: torch.zeros(1, 9), 0), rng).state
+    tokens = torch.randint(0, 11, (4, 8), generator=rng)
+    assert grown.shape == target
+    torch.testing.assert_close(grown.model()(tokens), small.model()(tokens), rtol=0, atol=1e-10)
+
+
+def test_every_command_and_make_target_named_exists() -> None:
+    commands = {
+        command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback
+    }
+    groups = {group.name for group in cli.app.registered_groups}
+    named = set(re.findall(r"(?:`|^    )growbench (\w+)", README, flags=re.MULTILINE))
+    assert named
+    assert named <= commands | groups
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert set(re.findall(r"^    make ([\w-]+)", README, flags=re.MULTILINE)) <= targets
