@@ -109,7 +109,9 @@ def initial(shape: Shape, scaling: Parametrization, rng: Generator, dtype: torch
 
 
 def changed(source: Shape, target: Shape) -> dict[Axis, tuple[int, int]]:
-    """Axes whose size differs between two shapes of equal depth, with (old, new). Shrinking is a ValueError."""
+    """Axes of `target` whose size differs from `source`, with (old, new). Shrinking, or growing a fixed axis: ValueError."""
+    if target.layers < source.layers:
+        raise ValueError(f"depth would shrink from {source.layers} to {target.layers}: order a ladder's rungs from small to large")
     out = {}
     for axis, new in target.axes.items():
         old = source.axes.get(axis, 0)

@@ -30,11 +30,16 @@ class Ramp:
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What a strategy returns: the grown state, frozen entries (boolean masks by weight name) and ramps."""
+    """What a strategy returns: the grown state, frozen entries (boolean masks by weight name) and ramps.
+
+    maps, layers: how the old model lies in the new one, from which the alive share is measured; empty where unknown.
+    """
 
     state: State
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
     ramps: tuple[Ramp, ...] = ()
+    maps: Maps = field(default_factory=dict)
+    layers: LayerMap | None = None
 
 
 class Probe:
@@ -130,12 +135,13 @@ class Strategy:
 
     def grow(self, state: State, shape: Shape, probe: Probe, rng: Generator) -> Growth:
         """The source grown to `shape`: a function of its arguments, which it leaves untouched."""
-        if shape.layers != state.shape.layers:
-            state = state.deepen(self.deepen(state.shape.layers, shape.layers))
+        layers = self.deepen(state.shape.layers, shape.layers) if shape.layers > state.shape.layers else None
+        state = state.deepen(layers) if layers else state
         sizes = changed(state.shape, shape)
         grown_maps = {axis: self.widen(axis, old, new, rng) for axis, (old, new) in sizes.items()}
         grown = state.widen(shape, grown_maps)
-        return Growth(state=replace(grown, weights=self._filled(grown, grown_maps, rng)))
+        filled = replace(grown, weights=self._filled(grown, grown_maps, rng))
+        return Growth(state=filled, maps=grown_maps, layers=layers)
 
     def _filled(self, grown: State, grown_maps: Maps, rng: Generator) -> dict[str, Tensor]:
         out = dict(grown.weights)

@@ -1,0 +1,78 @@
+"""A checkpoint: a training state with what growth asked of the engine, in one safetensors file; no pickle."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, safe_open, save_file
+from torch import Tensor
+
+from growbench.parametrization import Parametrization
+from growbench.shape import Shape
+from growbench.state import State
+from growbench.strategy import Ramp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A state, its frozen entries (boolean masks by weight name), and ramps with the position at which they began."""
+
+    state: State
+    frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    ramps: tuple[Ramp, ...] = ()
+    ramp_start: int = 0
+
+    def multipliers(self, tokens: int) -> dict[str, Tensor]:
+        """The multiplier of every ramped axis at a position: 1 for old units, 0 to 1 for new ones."""
+        out: dict[str, Tensor] = {}
+        like = self.state.weights["embed"]
+        for ramp in self.ramps:
+            share = min(max(tokens - self.ramp_start, 0) / ramp.tokens, 1.0)
+            own = torch.where(ramp.new, share, 1.0).to(like)
+            out[ramp.axis] = out[ramp.axis] * own if ramp.axis in out else own
+        return {} if all(bool((m == 1).all()) for m in out.values()) else out
+
+    def save(self, path: Path, *, moments: bool = True) -> None:
+        """Write the file; without moments it can be evaluated, not trained on."""
+        state = self.state
+        groups: dict[str, Mapping[str, Tensor]] = {"weights": state.weights, "frozen": self.frozen}
+        if moments:
+            groups |= {"first": state.first, "second": state.second}
+        tensors = {f"{group}:{name}": t.contiguous() for group, named in groups.items() for name, t in named.items()}
+        tensors |= {f"ramp:{i}": ramp.new for i, ramp in enumerate(self.ramps)}
+        about = {
+            "shape": asdict(state.shape),
+            "scaling": {"name": state.scaling.name, "base": asdict(state.scaling.base)},
+            "norms": dict(state.norms),
+            "steps": dict(state.steps) if moments else {},
+            "tokens": state.tokens,
+            "ramps": [{"axis": ramp.axis, "tokens": ramp.tokens} for ramp in self.ramps],
+            "ramp_start": self.ramp_start,
+        }
+        save_file(tensors, path, metadata={"growbench": json.dumps(about, sort_keys=True)})
+
+    @staticmethod
+    def load(path: Path) -> "Checkpoint":
+        """Read the file that `save` wrote."""
+        with safe_open(path, framework="pt") as handle:
+            about: dict[str, Any] = json.loads(handle.metadata()["growbench"])
+        groups: dict[str, dict[str, Tensor]] = {"weights": {}, "frozen": {}, "first": {}, "second": {}, "ramp": {}}
+        for key, tensor in load_file(path).items():
+            group, _, name = key.partition(":")
+            groups[group][name] = tensor
+        scaling = Parametrization(name=about["scaling"]["name"], base=Shape.read(about["scaling"]["base"]))
+        state = State(
+            shape=Shape.read(about["shape"]),
+            scaling=scaling,
+            weights=groups["weights"],
+            norms=about["norms"],
+            first=groups["first"],
+            second=groups["second"],
+            steps=about["steps"],
+            tokens=about["tokens"],
+        )
+        ramps = tuple(Ramp(**ramp, new=groups["ramp"][str(i)]) for i, ramp in enumerate(about["ramps"]))
+        return Checkpoint(state=state, frozen=groups["frozen"], ramps=ramps, ramp_start=about["ramp_start"])

@@ -1,0 +1,261 @@
+"""Worker processes on this machine, each with one thread, each running one stage at a time until none is left.
+
+Workers live as long as the run: importing torch costs seconds, once each. A worker that dies takes only its stage
+with it, which is started again twice before it counts as failed. Workers end when the run's process does.
+"""
+
+import contextlib
+import heapq
+import json
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from growbench import provenance
+from growbench.launch import Event, Summary
+from growbench.plan import Plan
+from growbench.store import Record, Stage, Store, write_atomically
+from growbench.tables import PLAN, RUN, write_tables
+
+RESTARTS = 2
+NOTIFY_SECONDS = 0.5
+Progress = Callable[[Event], None]
+
+
+def run(plan: Plan, out: Path, workers: int, progress: Progress, command: str = "") -> Summary:
+    """Run what is left of a plan into `out`, and write its tables. ValueError where another run uses the folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            return _run(plan, out, workers, progress, command)
+    except Timeout:
+        raise ValueError(f"another run is using {out}: wait for it to end, or give another --out") from None
+
+
+def _run(plan: Plan, out: Path, workers: int, progress: Progress, command: str) -> Summary:
+    store = Store(out)
+    (out / "stages").mkdir(exist_ok=True)
+    store.sweep()
+    write_atomically(out / PLAN, json.dumps(plan.to_dict(), ensure_ascii=False))
+    queue = _Queue(plan, store, progress)
+    about = provenance.describe(workers=workers, command=command)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    interrupted = False
+    try:
+        if queue.ready:
+            _Pool(plan, out, min(workers, len(queue.open))).drain(queue)
+    except KeyboardInterrupt:
+        interrupted = True
+    if queue.finished or not (out / RUN).exists():
+        ended = datetime.now(UTC).isoformat(timespec="seconds")
+        write_atomically(out / RUN, json.dumps(about | {"started": started, "finished": ended}, ensure_ascii=False))
+    write_tables(out)
+    return Summary(
+        finished=queue.finished, cached=queue.cached, failed=queue.failed, blocked=queue.blocked, interrupted=interrupted
+    )
+
+
+class _Queue:
+    """Which stages are ready, which wait, and how far the run has come."""
+
+    def __init__(self, plan: Plan, store: Store, progress: Progress) -> None:
+        self.plan, self._progress = plan, progress
+        self.finished = self.cached = self.failed = self.blocked = self._tokens = 0
+        self.ready: list[tuple[float, str]] = []
+        self.children: dict[str, list[str]] = {}
+        for key, stage in plan.stages.items():
+            self.children.setdefault(stage.parent or "", []).append(key)
+        self._left: dict[str, float] = {}
+        for key, stage in reversed(plan.stages.items()):
+            self._left[key] = stage.flops + max((self._left[c] for c in self.children.get(key, ())), default=0.0)
+        found = {key: self._find(store, key) for key in plan.stages}
+        self.open = {key for key, record in found.items() if record is None}
+        for key, record in found.items():
+            if record is not None:
+                self._settle(record, cached=True)
+        for key in list(self.open):
+            parent = found.get(plan.stages[key].parent or "")
+            if plan.stages[key].parent is None or (parent is not None and parent.status == "ok"):
+                self._offer(key)
+
+    def _find(self, store: Store, key: str) -> Record | None:
+        """A stage's record if it need not run: a damaged or failed one is removed, and said."""
+        try:
+            record = store.read(key)
+        except ValueError as error:
+            self.report("log", key, str(error))
+            record = None
+            store.discard(key)
+        return None if record is None or record.status == "failed" else record
+
+    def _offer(self, key: str) -> None:
+        heapq.heappush(self.ready, (-self._left[key], key))
+
+    def take(self) -> Stage:
+        """The ready stage with most work behind it."""
+        return self.plan.stages[heapq.heappop(self.ready)[1]]
+
+    def settle(self, record: Record) -> None:
+        """A stage has ended: its children become ready, or are given up."""
+        self.open.discard(record.key)
+        self._settle(record, cached=False)
+        for child in self.children.get(record.key, ()):
+            if record.status == "ok" and child in self.open:
+                self._offer(child)
+
+    def _settle(self, record: Record, *, cached: bool) -> None:
+        self._tokens += self.plan.stages[record.key].tokens
+        if record.status == "ok":
+            self.cached += cached
+            self.finished += not cached
+            self.report("cached" if cached else "finished", record.key)
+        else:
+            self.failed += 1
+            given_up = self._give_up(record.key)
+            also = f"; {given_up} stages that build on it are not run" if given_up else ""
+            self.report("failed", record.key, f"{record.status}: {record.reason}{also}")
+
+    def _give_up(self, key: str) -> int:
+        below = [child for child in self.children.get(key, ()) if child in self.open]
+        self.open.difference_update(below)
+        self.blocked += len(below)
+        self._tokens += sum(self.plan.stages[child].tokens for child in below)
+        return len(below) + sum(self._give_up(child) for child in below)
+
+    def report(self, kind: str, key: str, text: str = "", tokens: int = 0) -> None:
+        stages = self.plan.stages
+        self._progress(
+            Event(
+                kind=kind,  # type: ignore[arg-type]
+                stage=key,
+                label=stages[key].label,
+                done=self.finished + self.cached + self.failed + self.blocked,
+                total=len(stages),
+                tokens_done=self._tokens + tokens,
+                tokens_total=sum(stage.tokens for stage in stages.values()),
+                text=text,
+            )
+        )
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    stage: Stage | None = None
+    tokens: int = 0
+
+
+@dataclass
+class _Pool:
+    """Workers and what they are at."""
+
+    plan: Plan
+    out: Path
+    size: int
+    workers: list[_Worker] = field(default_factory=list)
+    restarts: dict[str, int] = field(default_factory=dict)
+
+    def drain(self, queue: _Queue) -> None:
+        """Run stages until none is ready and none is running."""
+        try:
+            self.workers = [self._hire() for _ in range(self.size)]
+            while True:
+                for worker in self.workers:
+                    if worker.stage is None and queue.ready:
+                        self._assign(worker, queue.take(), queue)
+                busy = {worker.pipe: worker for worker in self.workers if worker.stage}
+                if not busy:
+                    return
+                for pipe in wait(list(busy)):
+                    self._hear(busy[pipe], queue)  # type: ignore[index]
+        finally:
+            for worker in self.workers:
+                worker.process.kill()
+                worker.process.join()
+
+    def _hire(self) -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, self.out, self.plan.plugin_paths, self.plan.cache), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process=process, pipe=ours)
+
+    def _assign(self, worker: _Worker, stage: Stage, queue: _Queue) -> None:
+        worker.stage, worker.tokens = stage, 0
+        with contextlib.suppress(OSError):  # a dead worker is noticed when it is heard
+            worker.pipe.send((stage, self.restarts.get(stage.key, 0)))
+        queue.report("started", stage.key, tokens=self._in_flight())
+
+    def _in_flight(self) -> int:
+        return sum(worker.tokens for worker in self.workers if worker.stage)
+
+    def _hear(self, worker: _Worker, queue: _Queue) -> None:
+        stage = worker.stage
+        assert stage is not None
+        try:
+            message = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._bury(worker, stage, queue)
+            return
+        if isinstance(message, Record):
+            worker.stage = None
+            queue.settle(message)
+        else:
+            worker.tokens = message
+            queue.report("progress", stage.key, tokens=self._in_flight())
+
+    def _bury(self, worker: _Worker, stage: Stage, queue: _Queue) -> None:
+        """A worker died: replace it, and start its stage again unless that has been tried often enough."""
+        worker.process.join()
+        how = _how(worker.process.exitcode)
+        self.workers[self.workers.index(worker)] = replacement = self._hire()
+        tried = self.restarts[stage.key] = self.restarts.get(stage.key, 0) + 1
+        if tried <= RESTARTS:
+            queue.report("log", stage.key, f"its worker {how}; started again ({tried} of {RESTARTS})")
+            self._assign(replacement, stage, queue)
+            return
+        own = {name: getattr(stage, name) for name in ("key", "kind", "label", "parent", "identity")}
+        reason = f"its worker {how}, {tried} times"
+        queue.settle(Store(self.out).write(Record(**own, status="failed", reason=reason, restarts=RESTARTS)))
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _work(pipe: Connection, out: Path, plugin_paths: tuple[Path, ...], cache: Path) -> None:
+    """A worker's life: take a stage, run it, say what came out; end when the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the run's process decides
+    import torch
+
+    from growbench.train import execute
+
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    store, last = Store(out), 0.0
+
+    def notify(tokens: int) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= NOTIFY_SECONDS:
+            last = now
+            pipe.send(tokens)
+
+    try:
+        while True:
+            stage, restarts = pipe.recv()
+            pipe.send(execute(stage, store, plugin_paths, cache, notify, restarts))
+    except (EOFError, OSError):
+        sys.exit(0)

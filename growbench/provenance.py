@@ -1,0 +1,56 @@
+"""Where numbers come from: versions, git state and hardware of a run."""
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from growbench import __version__
+
+PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "pandas", "scipy", "seaborn", "safetensors", "pydantic")
+
+
+def describe(*, workers: int, command: str) -> dict[str, Any]:
+    """Versions, git state of growbench's own checkout (empty for an installed release), hardware, and the command."""
+    return {
+        "growbench": __version__,
+        "git_sha": _git("rev-parse", "HEAD"),
+        "git_dirty": bool(_git("status", "--porcelain")),
+        "command": command,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "threads": 1,
+        "workers": workers,
+        "device": "cpu",
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _git(*words: str) -> str:
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():
+        return ""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _cpu() -> str:
+    """The processor's name as the system states it, and how many."""
+    import os
+
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{os.cpu_count()} x {names[0] if names else platform.processor() or platform.machine()}"

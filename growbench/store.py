@@ -1,0 +1,163 @@
+"""Stage folders: what a study has computed, each stage once, written beside and renamed into place.
+
+    DIR/stages/KEY/   stage.json   checkpoint.safetensors   curve.parquet   events.jsonl        KEY = hash(identity)
+
+A stage's identity is all that can change its numbers; its folder is the only truth about it. The record lists the
+SHA-256 of every file beside it and of itself, so that a folder half-written, truncated or altered is never believed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+StageKind = Literal["init", "train", "grow", "cooldown"]
+RECORD = "stage.json"
+CHECKPOINT = "checkpoint.safetensors"
+CURVE = "curve.parquet"
+EVENTS = "events.jsonl"
+
+
+def canonical(value: object) -> str:
+    """JSON with sorted keys and no spaces: equal values, equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(text: str | bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What is to be computed: its parent's key (None: none), its identity, and what it is expected to cost.
+
+    label: the stage for a person, and its place in the study whatever its identity; tokens, flops: planned.
+    """
+
+    kind: StageKind
+    label: str
+    parent: str | None
+    identity: Mapping[str, Any]
+    tokens: int = 0
+    flops: float = 0.0
+
+    @cached_property
+    def key(self) -> str:
+        return digest(canonical([self.kind, self.parent, self.identity]))[:24]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What came out of a stage: its status, what it spent and measured, where it ran."""
+
+    key: str
+    kind: StageKind
+    label: str
+    parent: str | None
+    identity: Mapping[str, Any]
+    status: Literal["ok", "diverged", "failed"]
+    reason: str = ""
+    tokens: int = 0
+    flops: Mapping[str, float] = field(default_factory=dict)
+    """By purpose: train, cooldown, growth, probe, eval."""
+    measures: Mapping[str, float | None] = field(default_factory=dict)
+    """loss at the end, and of a growth: growth_gap, growth_loss_jump, alive_share."""
+    started: str = ""
+    wall_s: float = 0.0
+    peak_memory_bytes: int = 0
+    restarts: int = 0
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        body = asdict(self)
+        return json.dumps(body | {"digest": digest(canonical(body))}, indent=1, ensure_ascii=False, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> "Record":
+        body = json.loads(text)
+        if not isinstance(body, dict) or body.pop("digest", None) != digest(canonical(body)):
+            raise ValueError("its record does not have the digest it states")
+        return Record(**body)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The stage folders of one study's output folder."""
+
+    out: Path
+
+    def folder(self, key: str) -> Path:
+        return self.out / "stages" / key
+
+    def read(self, key: str) -> Record | None:
+        """The record of a stage; None where there is none. ValueError, naming the folder, where it cannot be believed."""
+        folder = self.folder(key)
+        if not folder.exists():
+            return None
+        try:
+            record = Record.from_json((folder / RECORD).read_text(encoding="utf-8"))
+            for name, stated in record.files.items():
+                if digest((folder / name).read_bytes()) != stated:
+                    raise ValueError(f"its {name} does not have the digest that its record states")
+            if record.key != key:
+                raise ValueError(f"its record is that of stage {record.key}")
+        except (ValueError, OSError, TypeError, AttributeError) as error:
+            raise ValueError(f"stage folder {folder} is damaged ({error}); it is set aside and computed again") from error
+        return record
+
+    def records(self) -> dict[str, Record]:
+        """Every stage with a believable record, by key."""
+        out = {}
+        for folder in sorted((self.out / "stages").glob("[0-9a-f]*")):
+            try:
+                if record := self.read(folder.name):
+                    out[record.key] = record
+            except ValueError:
+                continue
+        return out
+
+    def write(self, record: Record, fill: Callable[[Path], None] = lambda folder: None) -> Record:
+        """Put a stage's folder in place, atomically: `fill` writes its files, the record is added last."""
+        beside = self.out / "stages" / f".{record.key}.{os.getpid()}"
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        try:
+            fill(beside)
+            files = {path.name: digest(path.read_bytes()) for path in sorted(beside.iterdir())}
+            record = Record(**{**vars(record), "files": files})
+            (beside / RECORD).write_text(record.to_json(), encoding="utf-8")
+            for path in beside.iterdir():
+                with path.open("rb") as handle:
+                    os.fsync(handle.fileno())
+            self.discard(record.key)
+            beside.rename(self.folder(record.key))
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        return record
+
+    def discard(self, key: str) -> None:
+        """Remove a stage's folder, renamed first so that it is never seen in part."""
+        if self.folder(key).exists():
+            aside = self.out / "stages" / f".{key}.{os.getpid()}.old"
+            shutil.rmtree(aside, ignore_errors=True)
+            self.folder(key).rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what an interrupted writer left beside the stage folders."""
+        for leftover in (self.out / "stages").glob(".*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old or the new one, whole."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)

@@ -1,0 +1,184 @@
+"""From stage folders to the result tables: a row's cost is the sum over its path, and nothing is estimated.
+
+    flops           = sum over the path            flops_ladder    = sum over the distinct stages that own every rung
+    flops_source    = the part before the growth   flops_continued = flops - flops_source
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from growbench.results import CURVES, RESULTS, STAGES, Column
+from growbench.store import CURVE, Record, Store
+
+PLAN = "plan.json"
+RUN = "run.json"
+
+
+def tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """(results, curves, stages) of an output folder, as far as it has come. ValueError where no study was run in it."""
+    plan, store = read_plan(out), Store(out)
+    records = {key: record for key, record in store.records().items() if key in plan["stages"]}
+    results, curves = [], []
+    for arm in plan["arms"]:
+        for point in arm["points"]:
+            growths = sum(plan["stages"][key][0] == "grow" for key in point["path"])
+            if row := _row(arm["about"], point, growths, records):
+                results.append(row)
+            trunk = point["budget"] == max(p["budget"] for p in arm["points"])
+            curves += _curve(arm["about"], point, growths, trunk, records, store)
+    stages = [_stage(record, plan) for record in records.values()]
+    return _frame(results, RESULTS), _frame(curves, CURVES), _frame(stages, STAGES)
+
+
+def write_tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Write results.parquet, curves.parquet and stages.parquet into the folder, and return them."""
+    found = tables(out)
+    for name, frame in zip(("results", "curves", "stages"), found, strict=True):
+        beside = out / f".{name}.parquet"
+        frame.to_parquet(beside, index=False)
+        beside.replace(out / f"{name}.parquet")
+    return found
+
+
+def read_plan(out: Path) -> dict[str, Any]:
+    """The plan last run in a folder."""
+    if not (out / PLAN).is_file():
+        raise ValueError(f"{out} holds no study: name a folder that `growbench run --out` wrote")
+    plan: dict[str, Any] = json.loads((out / PLAN).read_text(encoding="utf-8"))
+    return plan
+
+
+def status(out: Path) -> dict[str, Any]:
+    """How far a folder's study has come: stages by status, and the reasons of those that did not end well."""
+    plan, store = read_plan(out), Store(out)
+    records = {key: record for key, record in store.records().items() if key in plan["stages"]}
+    bad = [r for r in records.values() if r.status != "ok"]
+    return {
+        "study": plan["name"],
+        "out": str(out),
+        "stages": len(plan["stages"]),
+        "ok": sum(r.status == "ok" for r in records.values()),
+        "diverged": sum(r.status == "diverged" for r in bad),
+        "failed": sum(r.status == "failed" for r in bad),
+        "problems": [{"stage": r.label, "status": r.status, "reason": r.reason} for r in bad],
+    }
+
+
+def provenance(out: Path) -> dict[str, Any]:
+    """What the report says of where the numbers come from: the plan's part and the last run's."""
+    plan = read_plan(out)
+    run = json.loads((out / RUN).read_text(encoding="utf-8")) if (out / RUN).is_file() else {}
+    about = {"study": plan["study"], "strategies": plan["strategies"], "tasks": plan["tasks"], "skipped": plan["skipped"]}
+    seeds = sorted({arm["about"]["seed"] for arm in plan["arms"]})
+    return run | about | {"seeds": seeds, "planned_rows": sum(len(arm["points"]) for arm in plan["arms"])}
+
+
+def _row(
+    about: Mapping[str, Any], point: Mapping[str, Any], growths: int, records: Mapping[str, Record]
+) -> dict[str, Any] | None:
+    """One row, of a path with so many growths; None while a stage of it has neither ended nor failed."""
+    path = [records[key] for key in point["path"] if key in records]
+    bad = next((record for record in path if record.status != "ok"), None)
+    if len(path) < len(point["path"]) and bad is None:
+        return None
+    grown = [i for i, record in enumerate(path) if record.kind == "grow"]
+    source, all_tokens = path[: grown[-1]] if grown else [], sum(record.tokens for record in path)
+    row: dict[str, Any] = dict(about) | dict(point["size"])
+    row |= _score(row, path, bad, len(grown) == growths)
+    cost, before = _flops(path), _flops(source)
+    ladder = [records[key] for key in point["ladder"] if key in records]
+    row |= {
+        "growth_steps": growths,
+        "budget": point["budget"],
+        "tokens": all_tokens,
+        "tokens_source": sum(record.tokens for record in source),
+        "tokens_probe": sum(record.tokens for record in path if record.kind == "grow"),
+        "tokens_per_param": all_tokens / row["params_non_embedding"],
+        "epochs": all_tokens / row["train_tokens"],
+        "flops": cost,
+        "flops_source": before,
+        "flops_continued": cost - before,
+        "flops_ladder": _flops(ladder) if len(ladder) == len(point["ladder"]) else None,
+        "flops_tuning": 0.0,
+        "wall_s": sum(record.wall_s for record in path),
+        "peak_memory_bytes": max(record.peak_memory_bytes for record in path),
+    }
+    row |= {f"flops_{purpose}": _flops(path, purpose) for purpose in ("cooldown", "growth", "probe", "eval")}
+    measures = path[grown[-1]].measures if grown else {}
+    return row | {name: measures.get(name) for name in ("growth_gap", "growth_loss_jump", "alive_share")}
+
+
+def _score(row: Mapping[str, Any], path: Sequence[Record], bad: Record | None, grown: bool) -> dict[str, Any]:
+    """Status, reason and losses; an arm that did not end scores the uniform predictor's loss."""
+    if bad is None:
+        loss, status, reason = path[-1].measures["loss"], "ok", ""
+        assert loss is not None
+    else:
+        loss, status, reason = math.log(row["vocab"]), str(bad.status), bad.reason
+        if not grown:
+            status, reason = "blocked", f"its source {bad.status}: {bad.reason}"
+    width, rate = row["bytes_per_token"], row["entropy_rate"]
+    return {
+        "status": status,
+        "reason": reason,
+        "loss": loss,
+        "bits_per_byte": loss / math.log(2) / width if width else None,
+        "excess_loss": loss - rate if rate is not None else None,
+    }
+
+
+def _flops(records: Sequence[Record], purpose: str | None = None) -> float:
+    """FLOPs of stages for a purpose; without one, for all but evaluation."""
+    chosen = ("train", "cooldown", "growth", "probe") if purpose is None else (purpose,)
+    return math.fsum(record.flops.get(name, 0.0) for record in records for name in chosen)
+
+
+def _curve(
+    about: Mapping[str, Any], point: Mapping[str, Any], growths: int, trunk: bool, records: Mapping[str, Record], store: Store
+) -> list[dict[str, Any]]:
+    """The end of a point's cooldown, and with `trunk` every measurement on the way there."""
+    rows = []
+    tokens, flops, rung = 0, 0.0, point["size"]["rung"] - growths
+    for key in point["path"]:
+        if (record := records.get(key)) is None or record.status != "ok":
+            break
+        rung += record.kind == "grow"
+        cost, cooled = _flops([record]), record.kind == "cooldown"
+        if cooled or trunk and record.kind != "init":
+            curve = pd.read_parquet(store.folder(key) / CURVE)
+            for entry in (curve.iloc[-1:] if cooled else curve).to_dict("records"):
+                share = (entry["tokens"] - tokens) / record.tokens if record.tokens else 1.0
+                own = {"kind": "cooldown" if cooled else "train", "stage": key, "rung": rung}
+                own |= {"budget": point["budget"] if cooled else None, "flops": flops + share * cost}
+                rows.append({name: about[name] for name in ("arm", "task", "seed")} | entry | own)
+        tokens, flops = tokens + record.tokens, flops + cost
+    return rows
+
+
+def _stage(record: Record, plan: Mapping[str, Any]) -> dict[str, Any]:
+    arms = {arm["about"]["arm"] for arm in plan["arms"] for p in arm["points"] if record.key in p["path"]}
+    return {
+        "stage": record.key,
+        "kind": record.kind,
+        "status": record.status,
+        "reason": record.reason,
+        "task": record.label.partition(" seed ")[0],
+        "seed": record.identity["seed"],
+        "arms": len(arms),
+        "tokens": record.tokens,
+        "flops": _flops([record]),
+        "flops_eval": _flops([record], "eval"),
+        "wall_s": record.wall_s,
+        "restarts": record.restarts,
+        "started": record.started,
+    }
+
+
+def _frame(rows: list[dict[str, Any]], columns: Mapping[str, Column]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=list(columns))
+    return frame.astype({name: column.dtype for name, column in columns.items()})
