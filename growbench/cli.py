@@ -57,10 +57,16 @@ def main() -> None:
     """Run the command of sys.argv and exit; every error is one sentence on stderr unless --debug is given."""
     try:
         sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
-    except (ValueError, OSError, typer.TyperException) as error:
+    except Exception as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        _say(f"growbench: {error.format_message() if isinstance(error, typer.TyperException) else error}")
+        match error:
+            case typer.TyperException():
+                _say(f"growbench: {error.format_message()}")
+            case ValueError() | OSError():
+                _say(f"growbench: {error}")
+            case _:  # a defect, here or in a plugin
+                _say(f"growbench: {type(error).__name__}: {error} (--debug shows where)")
         sys.exit(2)
 
 
@@ -208,7 +214,7 @@ def _write_report(folders: Sequence[Path], page: Path) -> Path:
     from growbench.reports.page import render
 
     found = [tables.tables(folder) for folder in folders]
-    provenance = _merged([tables.provenance(folder) for folder in folders])
+    about = _merged([tables.provenance(folder) for folder in folders])
     results, curves, stages = (_stacked([frames[i] for frames in found]) for i in range(3))
     page.write_text(render(results, curves, stages, about), encoding="utf-8")
     return page
