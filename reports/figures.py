@@ -358,7 +358,7 @@ def loss_vs_compute(
     caption = (
         f"Cost view {view}: {counts}. Large markers are losses of finished runs, cooled down at each budget point, "
         f"mean over seeds; small ones the seeds. Lower and further left is better. {parts[view]} Runs without a "
-        "finished loss count as the uniform predictor: an arm with one is drawn at the upper edge if its mean lies above."
+        "finished loss count as the uniform predictor: an arm with one is drawn at the upper edge if its mean is above."
     )
     table = means.assign(arm=means["arm"].astype(str)).rename(
         columns={"x": f"cost, {view} (FLOPs)", "loss": "mean loss (nats/token)", "budget": "budget (tokens)"}
@@ -379,7 +379,12 @@ def loss_vs_tokens(
 ) -> Figure:
     """Trunk loss against tokens, mean over seeds, for every arm of an architecture; growth as uprights."""
     mine = rows[(rows["task"] == task) & (rows["architecture"] == architecture)]
-    paths = curves[(curves["task"] == task) & curves["arm"].isin(mine["arm"])]
+    full = summary.full_budget(mine) or 0
+    paths = curves[
+        (curves["task"] == task) & curves["arm"].isin(mine["arm"]) & (curves["tokens"] <= full).fillna(False)
+    ]
+    cooled = paths[(paths["kind"] == "cooldown") & (paths["budget"] == full).fillna(False)]
+    cooled = cooled.groupby("arm")[["tokens", "loss"]].mean().dropna()
     trunk, growth = _trunk(paths, "tokens"), growth_events(paths)
     shared = paths.groupby("stage")["arm"].nunique()
     common = paths[paths["stage"].isin(shared[shared > 1].index)]
@@ -388,9 +393,9 @@ def loss_vs_tokens(
 
     canvas, axes = _canvas(trunk["arm"].nunique() + 1)
     late = trunk[trunk["tokens"] >= 0.25 * trunk["tokens"].max()] if len(trunk) else trunk
-    up = _limits(late["loss"], 0.06)
+    up = _limits([*late["loss"], *cooled["loss"]], 0.06)
     if up:
-        axes.set_xlim(0, float(trunk["tokens"].max()) * 1.02)
+        axes.set_xlim(0, full * 1.02)
         axes.set_ylim(*up)
         for tokens in sorted(growth["tokens"].unique()):
             axes.axvline(tokens, color=MUTED, lw=0.9, ls=(0, (2, 2)))
@@ -420,12 +425,17 @@ def loss_vs_tokens(
         for arm, line in trunk.groupby("arm", sort=True):
             style, gid = look[str(arm)], f"arm-{look[str(arm)].index}"
             mine_only = averaged[averaged["arm"] == arm]
-            before = line[line["tokens"] < mine_only["tokens"].min()].tail(1)
+            before = line.iloc[: len(line) - len(mine_only)].tail(1)  # an arm's own stages are its last
             path = pd.concat([before, mine_only]) if len(mine_only) else line
             axes.plot(path["tokens"], path["loss"], lw=1.3, gid=f"{gid}-trunk", **style.line)
-            last = path.iloc[-1]
-            axes.plot([last["tokens"]], [last["loss"]], ms=5, gid=f"{gid}-end", **style.point)
-            ends.append((style, last["tokens"], float(np.clip(last["loss"], *up)), style.label))
+            x, y = float(path["tokens"].iloc[-1]), float(path["loss"].iloc[-1])
+            if arm in cooled.index:
+                end = cooled.loc[[str(arm)]]
+                x_end, y_end = float(end["tokens"].iloc[0]), float(end["loss"].iloc[0])
+                axes.plot([x, x_end], [y, y_end], lw=0.8, alpha=0.6, gid=f"{gid}-cool", **style.line)
+                x, y = x_end, y_end
+            axes.plot([x], [y], ms=5, gid=f"{gid}-end", **style.point)
+            ends.append((style, x, float(np.clip(y, *up)), style.label))
         _labels(axes, ends)
         axes.xaxis.set_major_formatter(FuncFormatter(_tick))
     else:
@@ -440,8 +450,8 @@ def loss_vs_tokens(
     grown = f"Growth at {words.listing([words.count(t) for t in events])} tokens." if events else "No growth."
     alt = f"{title}. {trunk['arm'].nunique()} trunk curves. {grown}"
     caption = (
-        "Trunks at constant learning rate, mean over the seeds that got there: not finished losses, for those see the "
-        "figure above. What several arms share is drawn once, as a broad line. The first quarter lies above the axis."
+        "Trunks at constant learning rate, mean over the seeds that got there; the thin last stretch is the cooldown "
+        "to the full budget. What several arms share is drawn once, as a broad line. The first quarter lies above."
     )
     name = slug("tokens", task, architecture)
     return Figure(name=name, title=title, caption=caption, alt=alt, svg=_svg(canvas, name, title, alt), table=table)
@@ -522,7 +532,7 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
     caption = (
         "Loss of an arm minus scratch's, seed by seed, at the full budget; the bar is the mean. Left of zero the grown "
         "model ends lower. At equal FLOPs, scratch's loss is read off between its cooled budget points. "
-        "Points only: no interval and no test. Seeds without a finished loss lie far to the right, off the scale."
+        "Points only: no interval and no test. Seeds without a finished loss are not drawn, but count in the mean."
     )
     name = slug("paired", task, architecture)
     alt = f"{title}. {reads}"

@@ -42,22 +42,17 @@ def facts(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     points = [words.count(point) for point in sorted({int(b) for b in rows["budget"].dropna()})]
     arms, seeds = rows["arm"].nunique(), rows["seed"].nunique()
     found: list[tuple[str, str]] = [
-        ("Tasks", words.listing(unique(rows["task"])) or words.DASH),
-        ("Architectures", words.listing(unique(rows["architecture"])) or words.DASH),
+        ("Tasks", words.listing(summary.unique(rows["task"])) or words.DASH),
+        ("Architectures", words.listing(summary.unique(rows["architecture"])) or words.DASH),
         ("Budget of every arm", f"{points[-1]} tokens" if points else words.DASH),
         ("Budget points", f"{words.listing(points)} tokens" if points else words.DASH),
         ("Arms and seeds", f"{words.plural(arms, 'arm')}, {words.plural(seeds, 'seed')}"),
-        ("Parametrisation", words.listing(unique(rows["parametrization"])) or words.DASH),
+        ("Parametrisation", words.listing(summary.unique(rows["parametrization"])) or words.DASH),
     ]
     for architecture, rungs in (spec.get("ladders") or {}).items():
         steps = [Markup("<code>{}</code>").format(", ".join(f"{k} {v}" for k, v in rung.items())) for rung in rungs]
         found.append((f"Ladder of {architecture}, smallest first", Markup("<br>").join(steps)))
     return found
-
-
-def unique(values: Iterable[Any]) -> list[str]:
-    """Distinct values in the order of the tables, which is the study's."""
-    return list(dict.fromkeys(str(v) for v in values if not words.missing(v)))
 
 
 def lead(rows: pd.DataFrame) -> str:
@@ -169,7 +164,7 @@ def _beside(compared: pd.DataFrame, column: str, heading: str) -> Markup:
 
 
 def _between(last: pd.DataFrame) -> Iterable[Markup]:
-    for task in unique(last["task"]):
+    for task in summary.unique(last["task"]):
         records = summary.by_arm(summary.baseline(last[last["task"] == task]))
         if len(records) > 1:
             parts = [

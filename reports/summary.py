@@ -5,7 +5,7 @@ and seed. `finals` picks those rows, `baseline` their reference, and everything 
 of a difference paired by seed. No test is made here: these are points.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,13 +58,22 @@ def annotate(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def full_budget(rows: pd.DataFrame) -> int | None:
-    """The largest budget point, in tokens; None without rows."""
-    return None if rows["budget"].dropna().empty else int(rows["budget"].max())
+    """The largest budget point at matched size, in tokens (a source trained on may get more); None without rows."""
+    budgets = rows.loc[rows["ranked"], "budget"].dropna()
+    if budgets.empty:
+        budgets = rows.groupby("arm")["budget"].max().dropna()
+        return None if budgets.empty else int(budgets.min())
+    return int(budgets.max())
 
 
 def finals(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows at the full budget."""
     return rows[(rows["budget"] == full_budget(rows)).fillna(False)] if len(rows) else rows
+
+
+def others(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows at another size than the ranked ones, at the full budget or beyond it."""
+    return rows[~rows["ranked"] & (rows["budget"] >= full_budget(rows)).fillna(False)] if len(rows) else rows
 
 
 def baseline(rows: pd.DataFrame) -> pd.DataFrame:
@@ -119,7 +128,10 @@ def against_scratch(rows: pd.DataFrame) -> pd.DataFrame:
     last = last[~last["arm"].isin(own)].copy()
     nothing = pd.DataFrame({"flops": [], "loss": [], "scored": []})
     keys = last[[*CELL, "seed"]].itertuples(index=False, name=None)
-    read = [read_off(flops, reference.get(key, nothing)) for key, flops in zip(keys, last["flops"], strict=True)]
+    read = [
+        read_off(flops, reference.get(key, nothing)) if scored else (np.nan, "a seed did not finish")
+        for key, flops, scored in zip(keys, last["flops"], last["scored"], strict=True)
+    ]
     last["at_flops"] = np.array([loss for loss, _ in read], dtype="float64")
     last["note"] = [note for _, note in read]
     last["difference_flops"] = last["loss"] - last["at_flops"]
@@ -132,18 +144,23 @@ def mean_difference(compared: pd.DataFrame, column: str) -> pd.Series:
     return compared.groupby("arm")[column].mean().where(~lost)
 
 
+SCORES = ("loss", "bits_per_byte", "excess_loss", "scratch", "difference", "ratio")
+
+
 def by_arm(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """One record per task, architecture and arm, best first: means of reals, the first of what is constant, and
-    `seeds`, `losses` (lists in the order of seeds), `unscored` (how many seeds) and `status`."""
+    """One record per task, architecture, arm and budget, best first.
+
+    Scores are means over all seeds. Other reals are means, and the rest the first, over the seeds that finished, where
+    any did: half a path has no cost. With `seeds`, `losses` (in the order of seeds), `unscored` and `status`.
+    """
     records = []
-    for _, group in rows.sort_values("seed", kind="stable").groupby([*CELL, "arm"], sort=True, dropna=False):
+    for _, group in rows.sort_values("seed", kind="stable").groupby([*CELL, "arm", "budget"], sort=True, dropna=False):
         record: dict[str, Any] = {}
+        good, bad = group[group["scored"]], group[~group["scored"]]
         for name in group.columns:
-            values = group[name].dropna()
+            values = (group if name in SCORES or good.empty else good)[name].dropna()
             real = isinstance(group[name].dtype, np.dtype) and group[name].dtype.kind == "f"
             record[name] = None if values.empty else float(values.mean()) if real else values.iloc[0]
-        bad = group[~group["scored"]]
-        record["rows"] = len(group)
         record["seeds"] = [int(seed) for seed in group["seed"].dropna()]
         record["losses"] = [float(loss) for loss in group["loss"]]
         record["unscored"] = len(bad)
@@ -169,30 +186,36 @@ def spent(stages: pd.DataFrame) -> pd.DataFrame:
     return grouped[sums].sum().assign(stages=grouped.size()).reset_index()
 
 
-def gaps(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[str]:
-    """What the study asks for and the results lack, in sentences; `spec` is the parsed study file ({} if unknown)."""
-    found: list[str] = []
+def gaps(rows: pd.DataFrame, spec: Mapping[str, Any], planned: int | None = None) -> list[str]:
+    """What the study asks for and the results lack, in sentences.
+
+    spec: the parsed study file ({} if unknown); planned: how many rows the whole study has.
+    """
     if rows.empty:
         return ["No result has been written yet: every table and figure below is empty."]
-    seeds = set(range(spec["seeds"])) if isinstance(spec.get("seeds"), int) else {int(s) for s in rows["seed"].dropna()}
-    budgets = {int(b) for b in rows["budget"].dropna()}
+    found = [f"{len(rows):,} of {planned:,} planned rows are there."] if planned and len(rows) < planned else []
+    asked, full = (spec.get("budget") or {}).get("tokens"), full_budget(rows)
+    if asked and full and full < 0.98 * asked:
+        found.append(f"No run has reached the full budget of {asked:,} tokens: what is shown stands at {full:,}.")
     for key, column, word in (("ladders", "architecture", "architecture"), ("tasks", "task", "task")):
-        names = {entry["name"] if isinstance(entry, dict) else str(entry) for entry in spec.get(key) or ()}
-        present = set(rows[column].dropna())
-        lacking = [n for n in sorted(names) if not any(p == n or p.startswith(f"{n}:") for p in present)]
+        names = {str(entry["name"] if isinstance(entry, dict) else entry) for entry in spec.get(key) or ()}
+        present = unique(rows[column])
+        lacking = [name for name in sorted(names) if not any(p.startswith(name) for p in present)]
         found += [f"The {word} {name} has no result." for name in lacking]
-    wanted = {s["name"] if isinstance(s, dict) else str(s) for s in spec.get("strategies") or ()}
-    found += [f"The strategy {name} has no result." for name in sorted(wanted - set(rows["strategy"].dropna()))]
-    for (task, arm), group in rows.groupby(["task", "arm"], sort=True):
-        lacking_seeds = sorted(seeds - {int(s) for s in group["seed"].dropna()})
+    wanted = {str(entry["name"] if isinstance(entry, dict) else entry) for entry in spec.get("strategies") or ()}
+    found += [f"The strategy {name} has no result." for name in sorted(wanted - set(unique(rows["strategy"])))]
+    seeds = set(range(spec["seeds"])) if isinstance(spec.get("seeds"), int) else {int(s) for s in rows["seed"].dropna()}
+    for (task, arm, budget), group in rows.groupby(["task", "arm", "budget"], sort=True):
+        lacking_seeds = sorted(seeds - {int(seed) for seed in group["seed"].dropna()})
         if lacking_seeds:
-            listed = ", ".join(map(str, lacking_seeds))
-            found.append(f"{arm} on {task} lacks seed{'s' * (len(lacking_seeds) > 1)} {listed}.")
-        lacking_budgets = sorted(budgets - {int(b) for b in group["budget"].dropna()})
-        if lacking_budgets:
-            listed = ", ".join(f"{b:,}" for b in lacking_budgets)
-            found.append(f"{arm} on {task} lacks the budget point{'s' * (len(lacking_budgets) > 1)} {listed} tokens.")
+            listed = f"seed{'s' * (len(lacking_seeds) > 1)} {', '.join(map(str, lacking_seeds))}"
+            found.append(f"{arm} on {task} lacks {listed} at {budget:,} tokens.")
     for (task, architecture), group in rows.groupby(CELL, sort=True):
         if baseline(group).empty:
-            found.append(f"No from-scratch run of {architecture} on {task}: nothing can be compared to it.")
+            found.append(f"No from-scratch run of {architecture} on {task}: nothing can be compared with it.")
     return found
+
+
+def unique(values: Iterable[Any]) -> list[str]:
+    """Distinct values in the order of the tables, which is the study's."""
+    return list(dict.fromkeys(str(value) for value in values if not pd.isna(value)))

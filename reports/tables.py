@@ -151,17 +151,16 @@ def matched(rows: pd.DataFrame, task: str) -> Table:
     ]
     caption = (
         f"Arms at matched size on {task}, at the full budget of {words.count(summary.full_budget(rows))} tokens, "
-        "lowest mean loss first. Shaded: the from-scratch reference of an architecture, to which ratios refer. Values are "
-        "means over seeds."
+        "lowest mean loss first. Shaded: the from-scratch reference of an architecture, to which ratios refer. Losses "
+        "are means over all seeds, costs over those that finished."
     )
     title, name = f"Arms at matched size, {task}", f"matched-{figures.slug(task)}"
     return _table(summary.by_arm(last), specs, kind, name=name, title=title, caption=caption, sortable=True)
 
 
 def unmatched(rows: pd.DataFrame, task: str) -> Table:
-    """The other arms of a task at the full budget, with what they added and where they ended."""
-    last = summary.finals(rows)
-    last = last[last["task"] == task]
+    """The other arms of a task, with what they added and where they ended."""
+    mine = rows[rows["task"] == task]
     specs = [
         ARM,
         _text("architecture", "architecture"),
@@ -170,16 +169,16 @@ def unmatched(rows: pd.DataFrame, task: str) -> Table:
         _number("final weights", "params_non_embedding", words.count, "non-embedding"),
         _number("target", "params_target", words.count, "weights"),
         *LOSS,
-        *_costs(_references(last)),
+        *_costs(_references(summary.finals(mine))),
         _text("status", "status"),
     ]
     return _table(
-        summary.by_arm(last[~last["ranked"]]),
+        summary.by_arm(summary.others(mine)),
         specs,
         lambda record: "bad" if record["unscored"] else "",
         name=f"unmatched-{figures.slug(task)}",
         title=f"Arms at other sizes, {task}",
-        caption=f"Arms on {task} that end at another size than the largest rung, at the full budget. Not ranked.",
+        caption=f"Arms on {task} that end at another size than the largest rung, at the full budget or beyond.",
         sortable=True,
     )
 

@@ -1,7 +1,7 @@
 """Plausible results without training: every column of growbench.results, drawn from closed forms and a seed."""
 
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ budget: {tokens: 480000, split: [0.5], points: [0.625, 0.75, 1.0], cooldown: 0.1
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     strategy: str
+    label: str = ""  # instead of the strategy's name
     variant: str = ""
     offset: float = 0.0  # nats above scratch at the full budget
     jump: float = 0.0
@@ -46,6 +47,7 @@ class Arm:
 
 ARMS = {
     "transformer": (
+        Arm(strategy="scratch", label="scratch@0", offset=0.07, added=0.0),
         Arm(strategy="scratch"),
         Arm(strategy="continue", offset=0.055, matched=False, added=0.0),
         Arm(strategy="zero_pad", offset=0.031, alive=0.88),
@@ -59,6 +61,7 @@ ARMS = {
         Arm(strategy=IMAGE, variant=SCRIPT, offset=0.045),
     ),
     "tokenformer": (
+        Arm(strategy="scratch", label="scratch@0", offset=0.08, added=0.0),
         Arm(strategy="scratch", offset=0.008),
         Arm(strategy="continue", offset=0.065, matched=False, added=0.0),
         Arm(strategy="zero_tokens", offset=0.077),
@@ -71,21 +74,148 @@ ARMS = {
 
 
 def _name(arm: Arm, architecture: str) -> str:
-    return f"{architecture}/{arm.strategy}" + (f"[{arm.variant}]" if arm.variant else "")
+    return f"{architecture}/{arm.label or arm.strategy}" + (f"[{arm.variant}]" if arm.variant else "")
 
 
-def _decay(tokens: float, floor: float = 1.2) -> float:
-    """Loss of the trunk: from the uniform predictor's at no token towards a floor, as a power of tokens."""
+def _trunk(tokens: float, floor: float = 1.2) -> float:
+    """Loss at constant rate: from the uniform predictor's at no token towards a floor, as a power of tokens."""
     return floor + (UNIFORM - floor) * float((1 + tokens / 2_000) ** -0.36)
 
 
-def _cost(tokens: int, *, size: int, small: int, before: int) -> float:
-    return 6.0 * (size * max(tokens - before, 0) + small * min(tokens, before))
-
-
-def _frame(rows: list[dict[str, object]], columns: dict[str, Column]) -> pd.DataFrame:
+def _frame(rows: list[dict[str, Any]], columns: dict[str, Column]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(columns))
     return frame.astype({name: column.dtype for name, column in columns.items()})
+
+
+@dataclass(kw_only=True)
+class _Path:
+    """One arm and seed: its trunk, grown once at GROWTH unless it has no source, and a cooldown at each point."""
+
+    arm: Arm
+    architecture: str
+    seed: int
+    luck: float
+    stages: dict[str, dict[str, Any]]
+    task: str
+    unit: str
+
+    @property
+    def name(self) -> str:
+        return _name(self.arm, self.architecture)
+
+    @property
+    def status(self) -> str:
+        return self.arm.status if self.seed == 0 else "ok"
+
+    @property
+    def reason(self) -> str:
+        said = {"diverged": f"loss not finite at token 260,096 in {SCRIPT}", "blocked": "its source failed"}
+        return said.get(self.status, "")
+
+    @property
+    def scratch(self) -> bool:
+        return self.arm.strategy == "scratch"
+
+    @property
+    def grows(self) -> bool:
+        return self.arm.strategy not in ("scratch", "continue")
+
+    @property
+    def before(self) -> int:
+        return GROWTH if self.grows else 0
+
+    @property
+    def size(self) -> int:
+        """Non-embedding weights of the final model."""
+        small, large = SIZES[self.architecture]
+        return small + int(self.arm.added * (large - small))
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        extra = {"scratch": (240_000, 320_000), "continue": (960_000,)}
+        return tuple(sorted((*POINTS, *extra.get(self.arm.strategy, ()))))
+
+    def cost(self, tokens: int) -> float:
+        small = SIZES[self.architecture][0]
+        return 6.0 * (self.size * max(tokens - self.before, 0) + small * min(tokens, self.before))
+
+    def rung(self, grown: bool) -> int:
+        return int(grown if self.grows else self.arm.added == 1.0)
+
+    def stage(self, name: str, kind: str, tokens: int, flops: float, status: str = "ok") -> str:
+        if name in self.stages:
+            self.stages[name]["arms"] += self.seed == self.stages[name]["seed"]
+            return name
+        self.stages[name] = {
+            "stage": name, "kind": kind, "status": status, "reason": self.reason if status != "ok" else "",
+            "task": self.task, "seed": self.seed, "arms": 1, "tokens": tokens, "flops": flops,
+            "flops_eval": flops * 0.05, "wall_s": flops / 5e9, "restarts": 0, "started": "2026-01-02T03:04:05Z",
+        }  # fmt: skip
+        return name
+
+    def measure(self, stage: str, kind: str, tokens: int, loss: float, grown: bool) -> dict[str, Any]:
+        return {
+            "arm": self.name, "task": self.task, "seed": self.seed, "kind": kind, "stage": stage,
+            "rung": self.rung(grown), "budget": tokens if kind == "cooldown" else None, "tokens": tokens,
+            "flops": self.cost(tokens), "loss": loss, "train_loss": loss + 0.02, "learning_rate": 0.01,
+        }  # fmt: skip
+
+    def curve(self) -> list[dict[str, Any]]:
+        """The trunk to the last branch, and each cooldown's end; what diverged or was blocked ends early."""
+        source = f"{self.architecture}-{'scratch' if self.arm.added == 1.0 and self.scratch else 'source'}-{self.seed}"
+        self.stage(f"{source}-init", "init", 0, 0.0)
+        last = round(0.9 * self.points[-1]) if self.status == "ok" else 240_000 if self.status == "blocked" else 250_000
+        rows = []
+        for tokens in range(0, last + 1, 30_000):
+            grown = self.grows and tokens > GROWTH
+            own = (
+                self.stage(f"{self.name}-{self.seed}", "train", last - GROWTH, self.cost(last), self.status)
+                if grown
+                else ""
+            )
+            slow = 0.08 * (1 - self.arm.added if not self.grows else not grown) * min(tokens, GROWTH) / GROWTH
+            loss = _trunk(tokens) + 0.05 * (tokens > 0) + slow + self.luck
+            if grown:
+                loss += self.arm.offset + self.arm.jump * float(np.exp(-(tokens - GROWTH) / 40_000))
+            rows.append(self.measure(own or source, "train", tokens, loss, grown))
+            if self.grows and tokens == GROWTH and self.status != "blocked":
+                grow = self.stage(f"{self.name}-{self.seed}-grow", "grow", 0, 2e6)
+                rows.append(self.measure(grow, "train", tokens, loss + self.arm.jump, True))
+        self.stage(source, "train", GROWTH, self.cost(GROWTH))
+        for point in self.points if self.status == "ok" else ():
+            spent = round(COOLDOWN * point)
+            cooled = self.stage(
+                f"{self.name}-{self.seed}-{point}", "cooldown", spent, self.cost(point) - self.cost(point - spent)
+            )
+            rows.append(self.measure(cooled, "cooldown", point, self.loss(point), True))
+        return rows
+
+    def loss(self, point: int) -> float:
+        return _trunk(point) + self.arm.offset * (point / BUDGET) ** 2 + self.luck if self.status == "ok" else UNIFORM
+
+    def result(self, point: int) -> dict[str, Any]:
+        size, grown, arm = self.size, self.grows or None, self.arm
+        tokens = {"ok": point, "diverged": min(point, 260_096), "blocked": 0}[self.status]
+        flops, loss, small = self.cost(tokens), self.loss(point), SIZES[self.architecture][0]
+        source = self.cost(self.before) if tokens else 0.0
+        return {
+            "study": "quick", "arm": self.name, "strategy": arm.strategy, "variant": arm.variant,
+            "architecture": self.architecture, "rung": self.rung(True), "task": self.task, "unit": self.unit,
+            "seed": self.seed, "status": self.status, "reason": self.reason, "matched": arm.matched,
+            "sterile": arm.sterile, "preserves": "function", "growth_steps": int(self.grows), "parametrization": "mup",
+            "learning_rate": 0.01, "tuned": False, "dtype": "float32", "device": "cpu", "data_fingerprint": "9f2c" * 16,
+            "params": size + 16_384, "params_non_embedding": size, "params_added": size - small if self.grows else 0,
+            "params_target": small if arm.label else SIZES[self.architecture][1], "budget": point, "tokens": tokens,
+            "tokens_source": self.before if tokens else 0, "tokens_probe": 0, "tokens_per_param": tokens / size,
+            "epochs": tokens / 4e6, "flops": flops, "flops_source": source, "flops_continued": flops - source,
+            "flops_ladder": flops * (1.02 if self.grows else 1 + small / size if arm.added else 1.0),
+            "flops_cooldown": self.cost(tokens) - self.cost(round(0.9 * tokens)), "flops_growth": 2e6 * self.grows,
+            "flops_probe": 0.0, "flops_eval": 3e9, "flops_tuning": 0.0, "loss": loss,
+            "bits_per_byte": loss / np.log(2) if self.unit == "byte" else None,
+            "excess_loss": loss - 1.0 if self.unit == "symbol" else None, "growth_gap": grown and 4e-6 + arm.jump,
+            "growth_loss_jump": grown and arm.jump, "alive_share": grown and arm.alive, "wall_s": flops / 5e9,
+            "peak_memory_bytes": 410_000_000,
+        }  # fmt: skip
 
 
 def tables(
@@ -93,162 +223,22 @@ def tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """(results, curves, stages) of a two-rung study with one growth at half the budget."""
     noise = np.random.default_rng(0)
-    results: list[dict[str, object]] = []
-    curves: list[dict[str, object]] = []
-    stages: dict[str, dict[str, object]] = {}
-
-    def stage(name: str, kind: str, seed: int, tokens: int, flops: float, status: str = "ok", reason: str = "") -> str:
-        if name in stages:
-            stages[name]["arms"] += 1  # type: ignore[operator]
-        else:
-            stages[name] = {
-                "stage": name,
-                "kind": kind,
-                "status": status,
-                "reason": reason,
-                "task": task,
-                "seed": seed,
-                "arms": 1,
-                "tokens": tokens,
-                "flops": flops,
-                "flops_eval": flops * 0.05,
-                "wall_s": flops / 5e9,
-                "restarts": 0,
-                "started": "2026-01-02T03:04:05Z",
-            }
-        return name
-
-    for architecture, members in arms.items():
-        small, large = SIZES[architecture]
-        for arm in members:
-            name = _name(arm, architecture)
-            scratch, grows = arm.strategy == "scratch", arm.strategy not in ("scratch", "continue")
-            size = large if scratch or arm.matched else small + int(arm.added * (large - small))
-            for seed in range(seeds):
-                luck = 0.004 * noise.standard_normal() + 0.003 * seed
-                bad = arm.status if seed == 0 else "ok"
-                reason = {"diverged": f"loss not finite at token 260,096 in {SCRIPT}", "blocked": "its source failed"}
-                before = 0 if scratch else GROWTH
-                cost = partial(_cost, size=size, small=small, before=before)
-                first = f"{architecture}-{'large' if scratch else 'small'}-{seed}"
-                stage(f"{first}-init", "init", seed, 0, 0.0)
-                if not scratch:
-                    stage(first, "train", seed, GROWTH, cost(GROWTH))
-                if grows and bad != "blocked":
-                    stage(f"{name}-{seed}-grow", "grow", seed, 0, 2e6)
-                own = first if scratch else f"{name}-{seed}-trunk"
-                stop = BUDGET if bad == "ok" else 0 if bad == "blocked" else 260_096
-                if stop:
-                    stage(own, "train", seed, stop - before, cost(stop) - cost(before), bad, reason.get(bad, ""))
-                # trunk
-                for tokens in range(0, BUDGET + 1, 30_000):
-                    if tokens > stop or (tokens > before and bad == "blocked"):
-                        break
-                    after = grows and tokens > GROWTH
-                    gone = max(tokens - GROWTH, 0) / GROWTH
-                    shift = arm.offset * gone + (arm.jump * np.exp(-8 * gone) - 0.1 * (1 - gone)) * after
-                    slow = 0.06 * min(tokens, GROWTH) / GROWTH * (not scratch) * (1 - 0.9 * gone)
-                    curves.append(
-                        {
-                            "arm": name,
-                            "task": task,
-                            "seed": seed,
-                            "kind": "train",
-                            "stage": own if tokens > before or scratch else first,
-                            "rung": 1 if scratch or after else 0,
-                            "tokens": tokens,
-                            "flops": cost(tokens),
-                            "loss": _decay(tokens) + shift * (grows or not scratch) + slow + luck + 0.05 * (tokens > 0),
-                            "train_loss": _decay(tokens) + 0.02,
-                            "learning_rate": 0.01,
-                        }
-                    )
-                for point in POINTS:
-                    loss = _decay(point) + arm.offset * (point / BUDGET) ** 2 + luck
-                    if bad == "ok":
-                        stage(
-                            f"{name}-{seed}-cool-{point}",
-                            "cooldown",
-                            seed,
-                            int(point * COOLDOWN),
-                            cost(point) * COOLDOWN,
-                        )
-                        curves.append(
-                            {
-                                "arm": name,
-                                "task": task,
-                                "seed": seed,
-                                "kind": "cooldown",
-                                "stage": f"{name}-{seed}-cool-{point}",
-                                "rung": 0 if arm.strategy == "continue" else 1,
-                                "budget": point,
-                                "tokens": point,
-                                "flops": cost(point),
-                                "loss": loss,
-                                "train_loss": loss + 0.02,
-                                "learning_rate": 0.0,
-                            }
-                        )
-                    else:
-                        loss = UNIFORM
-                    known = bad != "blocked"
-                    flops = cost(point) if known else None
-                    results.append(
-                        {
-                            "study": "quick",
-                            "arm": name,
-                            "strategy": arm.strategy,
-                            "variant": arm.variant,
-                            "architecture": architecture,
-                            "rung": 0 if arm.strategy == "continue" else 1,
-                            "task": task,
-                            "unit": unit,
-                            "seed": seed,
-                            "status": bad,
-                            "reason": reason.get(bad, ""),
-                            "matched": arm.matched,
-                            "sterile": arm.sterile,
-                            "preserves": "function",
-                            "growth_steps": int(grows),
-                            "parametrization": "mup",
-                            "learning_rate": 0.01,
-                            "tuned": False,
-                            "dtype": "float32",
-                            "device": "cpu",
-                            "data_fingerprint": "9f2c" * 16,
-                            "params": size + 16_384,
-                            "params_non_embedding": size if known else None,
-                            "params_added": size - small if grows else 0,
-                            "params_target": large,
-                            "budget": point,
-                            "tokens": point if known else None,
-                            "tokens_source": before,
-                            "tokens_probe": 0,
-                            "tokens_per_param": point / size,
-                            "epochs": point / 4e6,
-                            "flops": flops,
-                            "flops_source": cost(before),
-                            "flops_continued": flops and flops - cost(before),
-                            "flops_ladder": flops and flops * (1.0 if grows else 1 + small / size),
-                            "flops_cooldown": flops and flops * COOLDOWN,
-                            "flops_growth": 2e6 * grows,
-                            "flops_probe": 0.0,
-                            "flops_eval": 3e9,
-                            "flops_tuning": 0.0,
-                            "loss": loss,
-                            "bits_per_byte": loss / np.log(2),
-                            "excess_loss": None,
-                            "growth_gap": 4e-6 + arm.jump if grows else None,
-                            "growth_loss_jump": arm.jump if grows else None,
-                            "alive_share": arm.alive if grows else None,
-                            "wall_s": cost(point) / 5e9,
-                            "peak_memory_bytes": 410_000_000,
-                        }
-                    )
+    stages: dict[str, dict[str, Any]] = {}
+    paths = [
+        _Path(
+            arm=arm, architecture=architecture, seed=seed, stages=stages, task=task, unit=unit,
+            luck=0.003 * seed + 0.004 * float(noise.standard_normal()),
+        )
+        for architecture, members in arms.items()
+        for arm in members
+        for seed in range(seeds)
+    ]  # fmt: skip
+    curves = [row for path in paths for row in path.curve()]
+    results = [path.result(point) for path in paths for point in path.points]
     return _frame(results, RESULTS), _frame(curves, CURVES), _frame(list(stages.values()), STAGES)
 
 
-def provenance() -> dict[str, object]:
+def provenance() -> dict[str, Any]:
     """As growbench.store.provenance gives it, with hostile text wherever a user or a plugin writes."""
     return {
         "growbench": "0.1.0",
@@ -265,6 +255,8 @@ def provenance() -> dict[str, object]:
         "workers": 2,
         "device": "cpu",
         "seeds": [0, 1, 2],
+        "planned_rows": 0,
+        "skipped": {f"transformer/{IMAGE}": f"it grows tokens, which this architecture lacks {SCRIPT}"},
         "study": STUDY,
         "strategies": [
             {"name": IMAGE, "origin": f"file {IMAGE}", "summary": SCRIPT, "source": f"{SCRIPT}\n\nA docstring."},
