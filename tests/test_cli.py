@@ -173,6 +173,82 @@ def test_folders_of_one_study_merge_and_others_are_refused() -> None:
         cli._merged([three, folder_of("0.1.1", "study: mine\nseeds: 3\n", "a")])
 
 
+TOY = """
+study: toy
+about: Two sizes of next to nothing.
+tasks: [pycode]
+seeds: 2
+ladders:
+  transformer:
+    - {layers: 1, residual: 8, heads: 1, key: 8, value: 8, ffn: 16}
+    - {layers: 1, residual: 16, heads: 2, key: 8, value: 8, ffn: 32}
+strategies: [scratch, zero_pad]
+budget: {tokens: 4096, split: [0.5], points: [0.75, 1.0], cooldown: 0.125}
+train: {context: 16, batch: 8, learning_rate: 0.01, eval_every: 1024, eval_tokens: 512}
+"""
+
+GIVEN = '''
+from growbench.maps import clone
+from growbench.strategy import Strategy
+
+
+class Given(Strategy):
+    """All units <b>cloned</b>, from a file outside the repository."""
+
+    def widen(self, axis, old, new, rng):
+        return clone(axis, old, new)
+'''
+
+FAILS = (
+    GIVEN.replace("class Given", "class Fails")
+    + """
+    def grow(self, state, shape, probe, rng):
+        raise RuntimeError("no such luck")
+"""
+)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    (tmp_path / "toy.yaml").write_text(TOY)
+    (tmp_path / "given.py").write_text(GIVEN)
+    (tmp_path / "fails.py").write_text(FAILS)
+    return tmp_path
+
+
+def test_a_run_writes_its_report_and_the_next_one_has_nothing_to_do(growbench_: Run, toy: Path) -> None:
+    out, page = toy / "out", toy / "out" / "report.html"
+    arguments = ["run", str(toy / "toy.yaml"), "--out", str(out), "--workers", "1", "--seeds", "1"]
+    arguments += ["--plugin", str(toy / "given.py")]
+    code, planned, _ = growbench_("plan", *arguments[1:4], *arguments[6:], "--json")
+    assert (code, json.loads(planned)["cached"]) == (0, 0)
+    code, first, progress = growbench_(*arguments)
+    assert code == 0
+    assert first.splitlines() == [f"{len(json.loads(planned)['stages'])} stages done, 0 were there.", str(page)]
+    assert "finished" in progress
+    text = page.read_text()
+    assert "All units &lt;b&gt;cloned&lt;/b&gt;, from a file outside the repository." in text
+    assert "<b>cloned" not in text
+    code, again, _ = growbench_(*arguments)
+    assert (code, again.splitlines()[0].startswith("Nothing was left to do: all ")) == (0, True)
+    code, status, _ = growbench_("status", str(out), "--json")
+    assert (code, json.loads(status)["failed"], json.loads(status)["problems"]) == (0, 0, [])
+    other = toy / "other.html"
+    assert growbench_("report", str(out), "--out", str(other)) == (0, f"{other}\n", "")
+    assert other.read_text() == page.read_text()
+
+
+def test_a_failing_arm_is_reported_and_the_others_go_on(growbench_: Run, toy: Path) -> None:
+    out = toy / "out"
+    arguments = ["run", str(toy / "toy.yaml"), "--out", str(out), "--workers", "1", "--seeds", "1"]
+    code, text, err = growbench_(*arguments, "--plugin", str(toy / "fails.py"), "--json")
+    summary = json.loads(text)
+    assert (code, summary["failed"], summary["interrupted"]) == (1, 1, False)
+    assert "no such luck" in err
+    assert "no such luck" in Path(summary["report"]).read_text()
+    assert "no such luck" in growbench_("status", str(out))[1]
+
+
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_file_and_works_outside_the_repository(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
