@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 @pytest.fixture
 def strategy(tmp_path: Path) -> Path:
     (source,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    path: Path = tmp_path / source.split('"""')[1]
+    path: Path = tmp_path / source.splitlines()[0].removeprefix("# ")
     path.write_text(source)
     return path
 
