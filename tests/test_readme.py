@@ -1,7 +1,9 @@
 """The README does what it says: its strategy is 15 lines and preserves the function, its commands exist."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,14 +33,34 @@ def test_the_strategy_has_15_lines_at_most_and_is_listed(strategy: Path) -> None
     assert (plugin.error, plugin.fields) == ("", {"noise": "float = 1.0"})
 
 
-def test_the_strategy_preserves_the_function_of_a_transformer(strategy: Path) -> None:
-    source = Shape(layers=2, residual=8, heads=2, key=4, value=4, ffn=16, vocab=11, context=8)
-    target = Shape(layers=2, residual=16, heads=4, key=4, value=4, ffn=32, vocab=11, context=8)
+@pytest.mark.parametrize(
+    ("source", "changes"),
+    [
+        (Shape(layers=2, residual=8, heads=2, key=4, value=4, ffn=16), {"residual": 16, "heads": 4, "ffn": 32}),
+        (
+            Shape(
+                layers=2,
+                residual=8,
+                heads=2,
+                key=4,
+                value=4,
+                ffn=16,
+                placement="everywhere",
+                tokens=4,
+                nonlinearity="l2_gelu",
+            ),
+            {"tokens": 8, "ffn": 32},
+        ),
+    ],
+    ids=["transformer", "tokenformer"],
+)
+def test_the_strategy_preserves_the_function(strategy: Path, source: Shape, changes: dict[str, Any]) -> None:
+    target = replace(source, **changes)
     rng = torch.Generator().manual_seed(0)
     small = initial(source, Parametrization(name="mup", base=source), rng, torch.float64)
     made = plugins.load("strategy", strategy.stem, [strategy])()
     grown = made.grow(small, target, Probe(lambda _: torch.zeros(1, 9), 0), rng).state
-    tokens = torch.randint(0, 11, (4, 8), generator=rng)
+    tokens = torch.randint(0, source.vocab, (4, 8), generator=rng)
     assert grown.shape == target
     torch.testing.assert_close(grown.model()(tokens), small.model()(tokens), rtol=0, atol=1e-10)
 
