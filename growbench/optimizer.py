@@ -1,6 +1,6 @@
 """The optimizer of every arm: torch's AdamW or SGD, each weight with the rates that its label gives it.
 
-    rate = learning_rate * scaling.rate(weight)      decay * rate = constant      eps = eps * scaling.eps(weight)
+rate = learning_rate * scaling.rate(weight)      decay * rate = constant      eps = eps * scaling.eps(weight)
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,12 @@ def build(state: State, model: LanguageModel, settings: Settings) -> Optimizer:
         if parameter.requires_grad:
             weight = state.shape.weights[name]
             rate = state.scaling.rate(weight, settings.optimizer)
-            group: dict[str, Any] = {"params": [parameter], "name": name, "factor": rate, "lr": settings.learning_rate * rate}
+            group: dict[str, Any] = {
+                "params": [parameter],
+                "name": name,
+                "factor": rate,
+                "lr": settings.learning_rate * rate,
+            }
             group["weight_decay"] = settings.weight_decay / rate
             if settings.optimizer == "adamw":
                 group["eps"] = settings.eps * state.scaling.eps(weight)

@@ -67,7 +67,12 @@ class Plan:
         labels = {key: [stage.kind, stage.parent, stage.label] for key, stage in self.stages.items()}
         arms = [asdict(arm) for arm in self.arms]
         about = [
-            {"name": p.name, "origin": p.origin, "summary": p.summary, "source": inspect.getdoc(_strategy(s, self.plugin_paths)) or ""}
+            {
+                "name": p.name,
+                "origin": p.origin,
+                "summary": p.summary,
+                "source": inspect.getdoc(_strategy(s, self.plugin_paths)) or "",
+            }
             for s in {spec.name: spec for spec in self.study.strategies}.values()
             for p in [plugins.find("strategy", s.name, self.plugin_paths)]
         ]
@@ -90,7 +95,17 @@ class Plan:
         for key, stage in self.stages.items():
             cached = key in records and records[key].status != "failed"
             why = "" if cached else _why(stage, places.get(stage.label))
-            rows.append({"stage": key, "kind": stage.kind, "label": stage.label, "tokens": stage.tokens, "flops": stage.flops, "cached": cached, "why": why})
+            rows.append(
+                {
+                    "stage": key,
+                    "kind": stage.kind,
+                    "label": stage.label,
+                    "tokens": stage.tokens,
+                    "flops": stage.flops,
+                    "cached": cached,
+                    "why": why,
+                }
+            )
         open_flops = sum(row["flops"] for row in rows if not row["cached"])
         spent = [r for r in records.values() if r.kind in ("train", "cooldown") and r.wall_s > 0]
         wall = sum(r.wall_s for r in spent)
@@ -238,9 +253,16 @@ class _Builder:
         for number, (source, target) in enumerate(zip(shapes, shapes[1:], strict=False)):
             for name in ("placement", "nonlinearity", "tied", "rank", "vocab", "context"):
                 if getattr(source, name) != getattr(target, name):
-                    raise ValueError(f"rungs {number} and {number + 1} of {architecture} differ in {name}: no map leads from one to the other")
+                    raise ValueError(
+                        f"rungs {number} and {number + 1} of {architecture} differ in {name}: no map leads from one to the other"
+                    )
             try:
-                changed(source.with_layers(tuple(i % source.layers for i in range(target.layers))) if target.layers > source.layers else source, target)
+                changed(
+                    source.with_layers(tuple(i % source.layers for i in range(target.layers)))
+                    if target.layers > source.layers
+                    else source,
+                    target,
+                )
             except ValueError as error:
                 raise ValueError(f"rungs {number} and {number + 1} of {architecture}: {error}") from None
         return shapes
@@ -258,9 +280,16 @@ class _Builder:
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
-    def add(self, kind: StageKind, trunk: _Trunk | None, place: str, identity: dict[str, Any], tokens: int, flops: float) -> str:
+    def add(
+        self, kind: StageKind, trunk: _Trunk | None, place: str, identity: dict[str, Any], tokens: int, flops: float
+    ) -> str:
         stage = Stage(
-            kind=kind, label=place, parent=trunk.keys[-1] if trunk else None, identity=identity, tokens=tokens, flops=flops
+            kind=kind,
+            label=place,
+            parent=trunk.keys[-1] if trunk else None,
+            identity=identity,
+            tokens=tokens,
+            flops=flops,
         )
         self.stages.setdefault(stage.key, stage)
         return stage.key
@@ -275,7 +304,9 @@ class _Builder:
         key = self.add("init", None, f"{place} init", common | {"shape": asdict(shape), "scaling": scaling}, 0, 0.0)
         return _Trunk(keys=(key,), shape=shape, tokens=0, place=place)
 
-    def train(self, common: dict[str, Any], trunk: _Trunk, until: int, cuts: Sequence[int], frozen: bool = False) -> _Trunk:
+    def train(
+        self, common: dict[str, Any], trunk: _Trunk, until: int, cuts: Sequence[int], frozen: bool = False
+    ) -> _Trunk:
         """The trunk extended to a position, cut where any arm branches."""
         for cut in [c for c in cuts if trunk.tokens < c < until] + [until] * (trunk.tokens < until):
             tokens = cut - trunk.tokens
@@ -321,9 +352,27 @@ class _Builder:
         data: Data = task.load(self.cache)
         for stream in (data.train, data.valid):
             windows(stream, self.study.train.context)
-        about = {"name": spec.label, "fingerprint": data.fingerprint, "train_tokens": len(data.train), "valid_tokens": len(data.valid)}
-        self.tasks.append(about | {"entropy_rate": data.entropy_rate, "unit": data.unit, "vocab": data.vocab, "bytes_per_token": data.bytes_per_token})
-        identity = {"name": spec.name, "parameters": parameters, "plugin": plugins.source_hash(plugin), "fingerprint": data.fingerprint}
+        about = {
+            "name": spec.label,
+            "fingerprint": data.fingerprint,
+            "train_tokens": len(data.train),
+            "valid_tokens": len(data.valid),
+        }
+        self.tasks.append(
+            about
+            | {
+                "entropy_rate": data.entropy_rate,
+                "unit": data.unit,
+                "vocab": data.vocab,
+                "bytes_per_token": data.bytes_per_token,
+            }
+        )
+        identity = {
+            "name": spec.name,
+            "parameters": parameters,
+            "plugin": plugins.source_hash(plugin),
+            "fingerprint": data.fingerprint,
+        }
         return identity, data
 
     def arms(self, task: TaskSpec) -> Iterator[Arm]:
@@ -470,6 +519,3 @@ class _Tree:
         if type(made).widen is not Strategy.widen:
             for axis, (old, new) in changed(source, target).items():
                 made.widen(axis, old, new, generator(0, "plan", str(axis)))
-
-
-

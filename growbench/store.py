@@ -109,7 +109,9 @@ class Store:
             if record.key != key:
                 raise ValueError(f"its record is that of stage {record.key}")
         except (ValueError, OSError, TypeError, AttributeError) as error:
-            raise ValueError(f"stage folder {folder} is damaged ({error}); it is set aside and computed again") from error
+            raise ValueError(
+                f"stage folder {folder} is damaged ({error}); it is set aside and computed again"
+            ) from error
         return record
 
     def records(self) -> dict[str, Record]:

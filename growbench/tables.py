@@ -1,7 +1,7 @@
 """From stage folders to the result tables: a row's cost is the sum over its path, and nothing is estimated.
 
-    flops           = sum over the path            flops_ladder    = sum over the distinct stages that own every rung
-    flops_source    = the part before the growth   flops_continued = flops - flops_source
+flops           = sum over the path            flops_ladder    = sum over the distinct stages that own every rung
+flops_source    = the part before the growth   flops_continued = flops - flops_source
 """
 
 import json
@@ -73,7 +73,12 @@ def provenance(out: Path) -> dict[str, Any]:
     """What the report says of where the numbers come from: the plan's part and the last run's."""
     plan = read_plan(out)
     run = json.loads((out / RUN).read_text(encoding="utf-8")) if (out / RUN).is_file() else {}
-    about = {"study": plan["study"], "strategies": plan["strategies"], "tasks": plan["tasks"], "skipped": plan["skipped"]}
+    about = {
+        "study": plan["study"],
+        "strategies": plan["strategies"],
+        "tasks": plan["tasks"],
+        "skipped": plan["skipped"],
+    }
     seeds = sorted({arm["about"]["seed"] for arm in plan["arms"]})
     return run | about | {"seeds": seeds, "planned_rows": sum(len(arm["points"]) for arm in plan["arms"])}
 
@@ -139,7 +144,12 @@ def _flops(records: Sequence[Record], purpose: str | None = None) -> float:
 
 
 def _curve(
-    about: Mapping[str, Any], point: Mapping[str, Any], growths: int, trunk: bool, records: Mapping[str, Record], store: Store
+    about: Mapping[str, Any],
+    point: Mapping[str, Any],
+    growths: int,
+    trunk: bool,
+    records: Mapping[str, Record],
+    store: Store,
 ) -> list[dict[str, Any]]:
     """The end of a point's cooldown, and with `trunk` every measurement on the way there."""
     rows = []

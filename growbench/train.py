@@ -1,9 +1,9 @@
 """The loop: a stage's parent checkpoint in, its own out. It owns optimizer, schedule, data, clock and evaluation.
 
-    init      weights drawn by their labels
-    train     the trunk: warm-up, then a constant rate, up to a position in the data
-    grow      a strategy's growth, with what it changed measured on fixed batches
-    cooldown  a branch at a budget point: the rate falls linearly to zero; its loss is the arm's loss at that budget
+init      weights drawn by their labels
+train     the trunk: warm-up, then a constant rate, up to a position in the data
+grow      a strategy's growth, with what it changed measured on fixed batches
+cooldown  a branch at a budget point: the rate falls linearly to zero; its loss is the arm's loss at that budget
 """
 
 import math
@@ -143,7 +143,8 @@ def execute(
         measures=done.measures,
         started=started.isoformat(timespec="seconds"),
         wall_s=time.monotonic() - clock,
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024),
         restarts=restarts,
         environment=environment(),
     )
@@ -161,7 +162,12 @@ def execute(
 
 def environment() -> dict[str, Any]:
     """Where a stage ran."""
-    return {"host": platform.node(), "platform": platform.platform(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
 
 
 def run(stage: Stage, bench: Bench, parent: Checkpoint | None, notify: Notify) -> Outcome:
@@ -200,7 +206,9 @@ def train(kind: str, bench: Bench, parent: Checkpoint, notify: Notify) -> Outcom
     masks = {name: mask for name, mask in parent.frozen.items() if bool(mask.any())}
     for name, mask in masks.items():
         net.weights[name].requires_grad_(not bool(mask.all()))
-    adam = optimizer.Settings(**{k: settings[k] for k in ("optimizer", "learning_rate", "weight_decay", "betas", "eps")})
+    adam = optimizer.Settings(
+        **{k: settings[k] for k in ("optimizer", "learning_rate", "weight_decay", "betas", "eps")}
+    )
     inner = optimizer.build(parent.state, net, adam)
     module, wrapped = bench.fabric.setup(net, inner)
     partly = {name: (mask, net.weights[name].detach().clone()) for name, mask in masks.items() if not bool(mask.all())}
@@ -316,4 +324,3 @@ def alive_share(growth: Growth, found: Mapping[str, Tensor]) -> float | None:
         out, all_ = axes.outside_share(gradient, weight, growth.maps)
         outside, total = outside + (all_ if weight.layer in muted else out), total + all_
     return outside / total if total > 0 else 0.0
-

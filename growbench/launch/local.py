@@ -60,7 +60,11 @@ def _run(plan: Plan, out: Path, workers: int, progress: Progress, command: str) 
         write_atomically(out / RUN, json.dumps(about | {"started": started, "finished": ended}, ensure_ascii=False))
     write_tables(out)
     return Summary(
-        finished=queue.finished, cached=queue.cached, failed=queue.failed, blocked=queue.blocked, interrupted=interrupted
+        finished=queue.finished,
+        cached=queue.cached,
+        failed=queue.failed,
+        blocked=queue.blocked,
+        interrupted=interrupted,
     )
 
 
@@ -186,7 +190,9 @@ class _Pool:
     def _hire(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self.out, self.plan.plugin_paths, self.plan.cache), daemon=True)
+        process = context.Process(
+            target=_work, args=(theirs, self.out, self.plan.plugin_paths, self.plan.cache), daemon=True
+        )
         process.start()
         theirs.close()
         return _Worker(process=process, pipe=ours)
