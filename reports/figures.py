@@ -27,7 +27,7 @@ INK, MUTED, FAINT = "#1d1d20", "#5d5d64", "#d5d3cd"
 PALETTE = ("#0067a8", "#b8450b", "#00775a", "#a3407a", "#8a6500", "#5a4fcf", "#a02c3c")
 """Told apart under the common colour deficiencies, 4.5:1 and more on white; markers and dashes repeat it."""
 MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h")
-DASHES = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (6, 1.5, 1.4, 1.5)))
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (6, 1.5, 1.4, 1.5)))
 WIDTH, LINE, CHARACTERS = 6.8, 0.19, 34
 
 
@@ -65,16 +65,21 @@ class Look:
 
 
 def looks(rows: pd.DataFrame) -> dict[str, Look]:
-    """A look for every arm: scratch and continue in ink and grey, any other (strategy, variant) in its own."""
+    """A look for every arm: scratch in ink, its smaller rungs and continue in grey, any other in its own.
+
+    What is the same (strategy, variant) on two architectures looks the same.
+    """
     kinds = rows[["strategy", "variant"]].fillna("").drop_duplicates().sort_values(["strategy", "variant"])
     others = [kind for kind in kinds.itertuples(index=False, name=None) if kind[0] not in ("scratch", "continue")]
     found: dict[str, Look] = {}
-    for arm, strategy, variant, architecture in (
-        rows[["arm", "strategy", "variant", "architecture"]].fillna("").drop_duplicates("arm").itertuples(index=False)
+    distinct = rows.sort_values("top", ascending=False, kind="stable").drop_duplicates("arm").sort_index()
+    for arm, strategy, variant, architecture, top in (
+        distinct[["arm", "strategy", "variant", "architecture", "top"]].fillna("").itertuples(index=False)
     ):
-        if strategy in ("scratch", "continue"):
-            k, colour, dash = -1, INK if strategy == "scratch" else MUTED, DASHES[0 if strategy == "scratch" else 1]
-            marker = "o" if strategy == "scratch" else "d"
+        if strategy == "scratch":
+            colour, marker, dash = (INK, "o", DASHES[0]) if top else (MUTED, "p", DASHES[2])
+        elif strategy == "continue":
+            colour, marker, dash = MUTED, "d", DASHES[1]
         else:
             k = others.index((strategy, variant))
             colour, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
@@ -257,7 +262,7 @@ def growth_events(curves: pd.DataFrame) -> pd.DataFrame:
     keys = trunk.groupby(["arm", "task", "seed"], sort=False)
     after = keys[["rung", "loss"]].shift(-1)
     grown = (after["rung"] > trunk["rung"]).fillna(False)
-    return trunk[grown.astype(bool)].assign(loss_after=after["loss"])
+    return trunk.assign(loss_after=after["loss"])[grown.astype(bool)]
 
 
 def _trunk(curves: pd.DataFrame, cost: str) -> pd.DataFrame:
@@ -289,7 +294,9 @@ def loss_vs_compute(
     means = means.reset_index()
     source = summary.finals(mine).groupby("arm")["flops_source"].mean()
     paths = curves[(curves["task"] == task) & curves["arm"].isin(mine["arm"])]
-    paths = paths.assign(x=paths["flops"] - (paths["arm"].map(source).fillna(0.0) if view == "continued" else 0.0))
+    paths = paths.assign(
+        x=paths["flops"] - (paths["arm"].map(source).astype("float64").fillna(0.0) if view == "continued" else 0.0)
+    )
     trunk = _trunk(paths[paths["x"] > 0] if view != "ladder" else paths.iloc[:0], "x")
     growth = growth_events(paths) if view == "total" else paths.iloc[:0]
 

@@ -39,12 +39,13 @@ def banners(rows: pd.DataFrame, provenance: Mapping[str, Any]) -> list[dict[str,
 
 def facts(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was asked: tasks, architectures, budget, ladder."""
-    points = [words.count(point) for point in sorted({int(b) for b in rows["budget"].dropna()})]
+    full = summary.full_budget(rows)
+    points = [words.count(point) for point in sorted({int(b) for b in rows.loc[rows["ranked"], "budget"].dropna()})]
     arms, seeds = rows["arm"].nunique(), rows["seed"].nunique()
     found: list[tuple[str, str]] = [
         ("Tasks", words.listing(summary.unique(rows["task"])) or words.DASH),
         ("Architectures", words.listing(summary.unique(rows["architecture"])) or words.DASH),
-        ("Budget of every arm", f"{points[-1]} tokens" if points else words.DASH),
+        ("Budget of every arm", f"{words.count(full)} tokens" if full else words.DASH),
         ("Budget points", f"{words.listing(points)} tokens" if points else words.DASH),
         ("Arms and seeds", f"{words.plural(arms, 'arm')}, {words.plural(seeds, 'seed')}"),
         ("Parametrisation", words.listing(summary.unique(rows["parametrization"])) or words.DASH),

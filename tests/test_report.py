@@ -1,0 +1,503 @@
+"""The report: what it computes by hand-made numbers, and the page as a parser, a reader and a browser see it."""
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import report_data
+from hypothesis import given
+from hypothesis import strategies as st
+
+from growbench.reports import figures, page, summary, words
+from growbench.results import CURVES, RESULTS, STAGES, UNSCORED
+
+VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+class Page(HTMLParser):
+    """A strict reading of HTML: every element is closed in order. Elements as (tag, attributes), texts by element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[list[str]] = []
+        self.open: list[int] = []
+        self.parents: list[tuple[int, ...]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, [self.elements[i][0] for i in self.open]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attrs}) == len(attrs), (tag, attrs)
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        self.texts.append([])
+        self.parents.append(tuple(self.open))
+        if tag not in VOID:
+            self.open.append(len(self.elements) - 1)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, tag
+        assert self.elements[self.open.pop()][0] == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        for i in self.open:
+            self.texts[i].append(data)
+
+    def all(self, tag: str) -> Iterator[tuple[int, dict[str, str]]]:
+        return ((i, attrs) for i, (name, attrs) in enumerate(self.elements) if name == tag)
+
+    def text(self, i: int) -> str:
+        return " ".join("".join(self.texts[i]).split())
+
+    def table(self, name: str) -> list[dict[str, tuple[str, str | None]]]:
+        """The rows of a table: heading -> (text, data-value)."""
+        root = next(i for i, attrs in self.all("table") if attrs.get("id") == name)
+        within = [i for i in range(root, len(self.elements)) if root in self.parents[i]]
+        heads = [self.text(i) for i in within if self.elements[i][1].get("scope") == "col"]
+        cells = [i for i in within if self.elements[i][0] in ("td", "th") and self.elements[i][1].get("scope") != "col"]
+        flat = [(self.text(i), self.elements[i][1].get("data-value")) for i in cells]
+        assert len(flat) % len(heads) == 0
+        return [dict(zip(heads, flat[k : k + len(heads)], strict=True)) for k in range(0, len(flat), len(heads))]
+
+
+@cache
+def html() -> str:
+    return page.render(*report_data.tables(), report_data.provenance())
+
+
+@cache
+def parsed() -> Page:
+    return Page(html())
+
+
+def render(
+    results: pd.DataFrame, curves: pd.DataFrame | None = None, stages: pd.DataFrame | None = None, **provenance: object
+) -> str:
+    nothing = pd.DataFrame()
+    return page.render(
+        results, nothing if curves is None else curves, nothing if stages is None else stages, provenance
+    )
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def test_scratch_is_read_off_linearly_in_log_flops() -> None:
+    points = pd.DataFrame({"flops": [4e12, 1e12], "loss": [2.0, 3.0], "scored": [True, True]})
+    assert summary.read_off(2e12, points)[0] == pytest.approx(2.5, abs=1e-12)  # log 2 is half of log 4
+    assert summary.read_off(1e12, points) == (3.0, "")
+    assert summary.read_off(4e12, points) == (2.0, "")
+
+
+@pytest.mark.parametrize(("flops", "why"), [(0.9e12, "cheaper"), (4.1e12, "dearer"), (math.nan, "not known")])
+def test_nothing_is_read_off_outside_the_range(flops: float, why: str) -> None:
+    points = pd.DataFrame({"flops": [1e12, 4e12], "loss": [3.0, 2.0], "scored": [True, True]})
+    loss, note = summary.read_off(flops, points)
+    assert math.isnan(loss)
+    assert why in note
+
+
+def test_nothing_is_read_off_beside_a_run_that_did_not_finish() -> None:
+    points = pd.DataFrame({"flops": [1e12, 4e12, 9e12], "loss": [5.5, 2.0, 1.9], "scored": [False, True, True]})
+    assert math.isnan(summary.read_off(2e12, points)[0])
+    assert not math.isnan(summary.read_off(5e12, points)[0])
+
+
+def test_against_scratch_pairs_by_seed_and_holds_the_scratch_curve() -> None:
+    rows = summary.annotate(report_data.tables()[0])
+    compared = summary.against_scratch(rows)
+    one = compared[(compared["arm"] == "transformer/net2net") & (compared["seed"] == 2)].iloc[0]
+    scratch = rows[(rows["arm"] == "transformer/scratch") & (rows["seed"] == 2)].set_index("budget")
+    assert one["difference"] == one["loss"] - scratch.loc[480_000, "loss"]
+    assert one["at_flops"] == pytest.approx(scratch.loc[320_000, "loss"], abs=1e-12)  # the budget of equal total FLOPs
+    assert set(compared["arm"]).isdisjoint({"transformer/scratch", "transformer/continue", "transformer/lora[rank=4]"})
+
+
+def test_a_run_that_did_not_finish_scores_the_uniform_predictor_and_is_not_dropped() -> None:
+    rows = summary.annotate(report_data.tables()[0])
+    spike = next(r for r in summary.by_arm(summary.finals(rows)) if r["arm"] == "transformer/spike")
+    assert spike["losses"][0] == math.log(256)
+    assert spike["loss"] == pytest.approx(np.mean(spike["losses"]))
+    assert spike["status"] == "1 of 3 diverged"
+    assert spike["tokens"] == 480_000  # of the seeds that finished: half a path has no cost
+    means = summary.mean_difference(summary.against_scratch(rows), "difference_flops")
+    assert math.isnan(means["transformer/spike"])
+    assert not math.isnan(means["transformer/net2net"])
+
+
+def test_the_full_budget_is_that_of_matched_arms() -> None:
+    rows = summary.annotate(report_data.tables()[0])
+    assert rows["budget"].max() == 960_000  # of continue, trained on to equal FLOPs
+    assert summary.full_budget(rows) == 480_000
+
+
+def test_purposes_add_up_and_sharing_saves_what_is_counted_twice() -> None:
+    results, _, stages = report_data.tables()
+    books = summary.ledger(summary.annotate(results))
+    assert books[list(summary.PURPOSES)].sum(axis=1).to_numpy() == pytest.approx(books["flops"].to_numpy())
+    spent = summary.spent(summary.tidy(stages, STAGES))
+    assert spent["flops"].sum() == pytest.approx(stages["flops"].sum())
+    assert spent["flops_unshared"].sum() == pytest.approx((stages["flops"] * stages["arms"]).sum())
+    assert spent["flops_unshared"].sum() > spent["flops"].sum()
+
+
+def test_growth_is_where_the_rung_steps_up() -> None:
+    curves = summary.tidy(report_data.tables()[1], CURVES)
+    events = figures.growth_events(curves)
+    assert set(events["tokens"]) == {240_000}
+    jumps = events[events["arm"] == "tokenformer/zero_tokens[factor=rescaled]"]
+    assert (jumps["loss_after"] - jumps["loss"]).to_numpy() == pytest.approx(0.41)
+    assert "transformer/scratch" not in set(events["arm"])
+
+
+@given(st.floats(min_value=1e-3, max_value=1e23))
+def test_scaled_keeps_three_digits(value: float) -> None:
+    number, unit = words.scaled(value, "B").split(" ")
+    prefix = 10.0 ** (3 * words.PREFIXES.index(unit[:-1]))
+    assert float(number) * prefix == pytest.approx(value, rel=5.1e-3)
+    assert float(number) < 1000
+
+
+@given(st.floats(min_value=-10, max_value=10))
+def test_signed_rounds_once_and_has_no_negative_zero(value: float) -> None:
+    text = words.signed(value).replace("−", "-")
+    assert abs(float(text) - value) <= 5.0001e-5
+    assert text != "-0.0000"
+
+
+# ------------------------------------------------------------------------------------------------ page
+
+
+def test_ids_are_unique_and_references_resolve() -> None:
+    elements = [attrs for _, attrs in parsed().elements]
+    ids = Counter(attrs["id"] for attrs in elements if "id" in attrs)
+    assert [name for name, n in ids.items() if n > 1] == []
+    for attrs in elements:
+        for name in attrs.get("aria-labelledby", "").split():
+            assert name in ids
+        assert attrs.get("href", "#answer")[1:] in ids
+        for name in re.findall(r"url\(#([^)]+)\)", " ".join(attrs.values())):
+            assert name in ids
+
+
+def test_nothing_is_loaded() -> None:
+    for tag, attrs in parsed().elements:
+        assert "src" not in attrs, tag
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base"), attrs
+        assert attrs.get("href", "#").startswith("#"), attrs
+    assert not re.search(r"@import|url\((?!#)", html())
+
+
+def test_every_figure_can_be_read_without_seeing_it() -> None:
+    tags = [tag for tag, _ in parsed().elements]
+    pictures = [(i, attrs) for i, attrs in parsed().all("svg")]
+    assert len(pictures) == 10  # two architectures: three cost views, tokens, differences
+    for i, attrs in pictures:
+        inside = [k for k in range(i, len(tags)) if i in parsed().parents[k]]
+        assert attrs["role"] == "img"
+        assert next(parsed().text(k) for k in inside if tags[k] == "title")
+        assert len(next(parsed().text(k) for k in inside if tags[k] == "desc")) > 40
+        assert [k for k in inside if tags[k] == "text"]  # text is text, in the reader's fonts
+    assert tags.count("figcaption") == tags.count("figure") == 10
+
+
+def test_every_table_is_readable_by_ear() -> None:
+    tables = list(parsed().all("table"))
+    captions = [parsed().text(i) for i, _ in parsed().all("caption")]
+    assert len(captions) == len(tables)
+    assert all(captions)
+    for _, attrs in parsed().all("th"):
+        assert attrs.get("scope") in ("col", "row")
+
+
+def test_every_column_is_defined() -> None:
+    for name, columns in (("results", RESULTS), ("curves", CURVES), ("stages", STAGES)):
+        told = {row["column"][0]: row["definition"][0] for row in parsed().table(f"columns-{name}")}
+        assert told == {column: " ".join(columns[column].meaning.split()) for column in columns}
+
+
+def test_the_matched_table_is_the_dataframe() -> None:
+    results = report_data.tables()[0]
+    last = results[(results["budget"] == 480_000) & results["matched"] & (results["rung"] == 1)]
+    shown = {str(row["arm"][1]): row for row in parsed().table("matched-pycode")}
+    assert set(shown) == set(last["arm"])
+    for arm, group in last.groupby("arm"):
+        row, good = shown[str(arm)], group[~group["status"].isin(UNSCORED)]
+        for heading, column in (
+            ("loss, mean nats/token", "loss"),
+            ("bits per byte", "bits_per_byte"),
+        ):
+            assert float(row[heading][1] or "") == pytest.approx(group[column].mean(), rel=1e-12)
+            assert row[heading][0] == f"{group[column].mean():.4f}"
+        for heading, column in (
+            ("cost, total", "flops"),
+            ("cost, continued", "flops_continued"),
+            ("cost, ladder", "flops_ladder"),
+        ):
+            assert float(row[heading][1] or "") == pytest.approx(good[column].mean(), rel=1e-12)
+            assert row[heading][0].startswith(words.flops(good[column].mean()))
+        assert row["weights non-embedding"] == (
+            f"{group['params_non_embedding'].iloc[0]:,}",
+            str(group["params_non_embedding"].iloc[0]),
+        )
+        assert row["loss by seed nats/token"][0] == " ".join(
+            f"{seed}: {loss:.4f}" for seed, loss in zip(group["seed"], group["loss"], strict=True)
+        )
+    ratio = (
+        last[last["arm"] == "transformer/net2net"]["loss"].to_numpy()
+        / last[last["arm"] == "transformer/scratch"]["loss"].to_numpy()
+    ).mean()
+    assert shown["transformer/net2net"]["loss ratio to scratch mean by seed"][0] == f"{ratio:.4f}"
+    assert shown["transformer/scratch"]["cost, total"][0].endswith("1.00× scratch")
+
+
+def test_arms_of_another_size_are_apart() -> None:
+    apart = [(row["arm"][1], row["tokens"][0]) for row in parsed().table("unmatched-pycode")]
+    assert ("transformer/lora[rank=4]", "480,000") in apart
+    assert ("transformer/scratch@0", "480,000") in apart
+    assert ("transformer/continue", "480,000") in apart
+    assert ("transformer/continue", "960,000") in apart
+    assert {arm for arm, _ in apart}.isdisjoint(row["arm"][1] for row in parsed().table("matched-pycode"))
+
+
+def test_failures_are_listed_in_full_and_sterile_controls_labelled() -> None:
+    results = report_data.tables()[0]
+    listed = parsed().table("failed-rows")
+    assert len(listed) == results["status"].isin(UNSCORED).sum() > 0
+    assert {row["reason"][0] for row in listed} == {
+        "its source failed",
+        f"loss not finite at token 260,096 in {report_data.SCRIPT}",
+    }
+    shown = {row["arm"][1]: row["arm"][0] for row in parsed().table("matched-pycode")}
+    assert {arm for arm, text in shown.items() if arm and text.endswith("sterile control")} == set(
+        results[results["sterile"] != ""]["arm"]
+    )
+
+
+def test_words_state_the_numbers_and_decide_nothing() -> None:
+    text = parsed().text(next(i for i, attrs in parsed().all("section") if attrs["id"] == "answer"))
+    results = report_data.tables()[0]
+    scratch = results[(results["arm"] == "transformer/scratch") & (results["budget"] == 480_000)]["loss"]
+    assert f"transformer/scratch ends lowest at the full budget: {scratch.mean():.4f} nats per token" in text
+    assert f"seeds {scratch.min():.4f} to {scratch.max():.4f}" in text
+    assert "nothing is decided" in text
+    assert (
+        "At equal tokens none of 12 grown arms at matched size end below from-scratch; at equal compute, all of 10 do."
+        in text
+    )
+    assert "No value is given for transformer/spike (a seed did not finish)." in text
+    header = parsed().text(next(i for i, _ in parsed().all("header")))
+    assert "Untuned." in header
+    assert "Screening: 3 seeds, no test is shown." in header
+    assert not re.search(r"\bp\s*[<=]\s*0?\.\d", text)
+
+
+def test_seeds_that_disagree_decide_nothing() -> None:
+    results = report_data.tables()[0]
+    change = (results["arm"] == "transformer/net2net") & (results["budget"] == 480_000)
+    results.loc[change, "loss"] = [1.0, 1.9, 1.9]
+    text = Page(render(results)).text(0)
+    assert "transformer/net2net ends lowest" in text
+    assert "Not below these in every seed, so not separated from them: transformer/scratch" in text
+    assert "The seeds disagree on its sign, so this decides nothing." in text
+
+
+def _hostile(value: object) -> object:
+    return f"{value} {report_data.SCRIPT}{report_data.IMAGE}&amp;$x_1$\n\x07']]>--><!--"
+
+
+def _check_harmless(text: str) -> None:
+    found = Page(text)
+    assert [tag for tag, _ in found.elements].count("script") == 1
+    for tag, attrs in found.elements:
+        assert tag != "img"
+        assert not [name for name in attrs if name.startswith("on")], (tag, attrs)
+
+
+def test_hostile_text_in_every_field_is_only_text() -> None:
+    _check_harmless(html())
+    results, curves, stages = report_data.tables()
+    free = [n for n, c in RESULTS.items() if c.dtype == "string" and n not in ("strategy", "status")]
+    results[free] = results[free].map(_hostile)
+    curves[["arm", "task", "stage"]] = curves[["arm", "task", "stage"]].map(_hostile)
+    stages[["stage", "kind", "status", "reason", "task"]] = stages[["stage", "kind", "status", "reason", "task"]].map(
+        _hostile
+    )
+
+    def poison(value: object) -> object:
+        if isinstance(value, dict):
+            return {str(_hostile(k)) if k == report_data.IMAGE else k: poison(v) for k, v in value.items()}
+        return (
+            [poison(v) for v in value]
+            if isinstance(value, list)
+            else _hostile(value)
+            if isinstance(value, str)
+            else value
+        )
+
+    given = {key: value if key == "study" else poison(value) for key, value in report_data.provenance().items()}
+    text = page.render(results, curves, stages, given)
+    _check_harmless(text)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_output_is_deterministic() -> None:
+    assert page.render(*report_data.tables(), report_data.provenance()) == html()
+    assert "2026-01-02" in html()
+    assert "<metadata" not in html()
+
+
+# ------------------------------------------------------------------------------------------------ partial results
+
+
+def _columns(columns: dict[str, object]) -> pd.DataFrame:
+    return pd.DataFrame(columns=list(columns))
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame(), _columns(dict(RESULTS))], ids=["no columns", "no rows"])
+def test_empty_frames_render_and_say_so(frame: pd.DataFrame) -> None:
+    text = Page(render(frame)).text(0)
+    assert "No result has been written yet" in text
+    assert "not recorded" in text
+
+
+Cut = Callable[[pd.DataFrame], pd.DataFrame]
+PARTS: dict[str, tuple[Cut, str]] = {
+    "no scratch": (lambda r: r[r["strategy"] != "scratch"], "No from-scratch run of transformer on pycode"),
+    "only scratch": (
+        lambda r: r[r["strategy"] == "scratch"],
+        "No grown arm at matched size can be set beside scratch yet.",
+    ),
+    "one seed": (lambda r: r[r["seed"] == 1], "lacks seeds 0, 2 at 480,000 tokens."),
+    "an arm's seed": (
+        lambda r: r[~((r["arm"] == "transformer/net2net") & (r["seed"] == 2))],
+        "transformer/net2net on pycode lacks seed 2 at 480,000 tokens.",
+    ),
+    "first budget": (lambda r: r[r["budget"] == 300_000], "what is shown stands at 300,000."),
+    "one architecture": (
+        lambda r: r[r["architecture"] == "transformer"],
+        "The architecture tokenformer has no result.",
+    ),
+    "all failed": (
+        lambda r: r.assign(status="failed", reason="out of memory", loss=report_data.UNIFORM),
+        "At equal FLOPs, no value can be given for transformer/zero_pad (a seed did not finish)",
+    ),
+    "unmatched only": (lambda r: r[~r["matched"]], "No arm at matched size has a result yet."),
+    "size unknown": (lambda r: r.drop(columns=["matched", "rung"]), "No arm at matched size has a result yet."),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_partial_results_render_and_say_what_is_missing(part: str) -> None:
+    cut, said = PARTS[part]
+    results, curves, stages = report_data.tables()
+    results = cut(results).reset_index(drop=True)
+    text = Page(render(results, curves, stages, study=report_data.STUDY, planned_rows=900)).text(0)
+    assert said in text
+    assert f"{len(results)} of 900 planned rows are there." in text
+
+
+def test_a_symbolic_task_has_no_bits_per_byte_but_an_excess() -> None:
+    text = Page(render(*report_data.tables(task="grammar", unit="symbol"))).text(0)
+    assert "above the source’s entropy rate" in text
+    assert "nats per token (" not in text
+
+
+def test_many_arms_keep_their_looks_and_their_names() -> None:
+    many = tuple(report_data.Arm(strategy=f"method_{k:02}", offset=0.002 * k) for k in range(24))
+    arms = {"transformer": (*report_data.ARMS["transformer"][:3], *many)}
+    results, curves, _ = report_data.tables(arms=arms)
+    rows = summary.annotate(results)
+    look = figures.looks(rows)
+    assert len({(v.colour, v.marker, str(v.dash)) for v in look.values()}) == len(look)
+    drawn = figures.draw(rows, summary.tidy(curves, CURVES), task="pycode", architecture="transformer", look=look)
+    for figure in drawn:
+        for k in range(24):
+            assert f"method_{k:02}" in figure.svg
+    height = float(re.findall(r'viewBox="0 0 \S+ (\S+)"', drawn[0].svg)[0])
+    places = sorted(float(y) for y in re.findall(r'translate\(\S+ (\S+)\)"[^>]*>method', drawn[0].svg))
+    assert all(b - a > 9 for a, b in itertools.pairwise(places)) or not places
+    assert height > 24 * 12
+
+
+# ------------------------------------------------------------------------------------------------ looks
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(a: str, b: str) -> float:
+    low, high = sorted((_luminance(a), _luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_contrast_is_aa(theme: int) -> None:
+    css = (Path(page.__file__).parent / "page.css").read_text(encoding="utf-8")
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", css, re.DOTALL)[theme]))
+    for ink in ("ink", "muted", "link"):
+        for paper in ("paper", "raised"):
+            assert _contrast(colours[ink], colours[paper]) >= 4.5, (ink, paper)
+    assert _contrast(colours["warn"], colours["warn-paper"]) >= 4.5
+    assert _contrast(colours["ink"], colours["warn-paper"]) >= 4.5
+    assert _contrast(colours["warn"], colours["paper"]) >= 4.5
+    for k, hue in enumerate(figures.PALETTE, start=1):
+        assert _contrast(colours[f"hue{k}"], colours["paper"]) >= 4.5
+        assert theme or colours[f"hue{k}"] == hue
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs /usr/bin/chromium (Debian: apt-get install chromium)")
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+def test_in_a_browser(tmp_path: Path, script: bool) -> None:
+    from playwright.sync_api import sync_playwright
+
+    path = tmp_path / "report.html"
+    path.write_text(html(), encoding="utf-8")
+    requests: list[str] = []
+    problems: list[str] = []
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        context = browser.new_context(viewport={"width": 390, "height": 844}, java_script_enabled=script, offline=True)
+        tab = context.new_page()
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.on("console", lambda message: problems.append(message.text))
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("dialog", lambda dialog: problems.append(dialog.message))
+        tab.goto(path.as_uri())
+        box = tab.locator("body").bounding_box()
+        assert box is not None
+        assert box["width"] <= 390
+        assert tab.locator("svg.figure").first.is_visible()
+        if script:
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+            tab.get_by_role("radio", name="ladder").first.check(force=True)
+            assert tab.locator("#figure-cost-ladder-pycode-transformer").is_visible()
+            assert not tab.locator("#figure-cost-total-pycode-transformer").is_visible()
+            first = tab.locator("#matched-pycode tbody tr").first
+            for _ in range(2):  # ascending, then descending
+                tab.locator("#matched-pycode th button").filter(has_text="loss, mean").press("Enter")
+            assert "random_tokens" in first.inner_text()
+            assert tab.locator("#matched-pycode th[aria-sort=descending]").count() == 1
+        else:
+            assert tab.locator("details[data-view]").count() == 3
+            assert tab.locator("details[data-view] > summary").last.is_visible()
+        browser.close()
+    assert requests == [path.as_uri()]
+    assert problems == []
