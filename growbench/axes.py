@@ -74,8 +74,9 @@ class AxisMap:
 
     def commutes(self, admits: Admits) -> bool:
         """Whether the map commutes with what happens on an axis that admits such maps."""
-        spread = (self.gram - self.multiplicity * torch.eye(self.old)).abs().max().item() if self.old else 0.0
-        even = spread <= TOLERANCE * self.multiplicity
+        eye = torch.eye(self.old, dtype=torch.float64)
+        apart = (self.gram - self.multiplicity * eye).abs()
+        even = bool((apart <= TOLERANCE * self.multiplicity).all())
         onehot = bool(((self.expand == 0) | (self.expand == 1)).all() and (self.expand.sum(1) <= 1).all())
         match admits:
             case "any":
@@ -89,7 +90,7 @@ class AxisMap:
             case "copies":
                 return onehot and even and not bool(self.silent.any())
             case "fixed":
-                return self.new == self.old and torch.equal(self.expand, torch.eye(self.old, dtype=torch.float64))
+                return self.new == self.old and torch.equal(self.expand, eye)
 
     def __matmul__(self, first: "AxisMap") -> "AxisMap":
         """The map that grows by `first`, then by this one."""
@@ -178,18 +179,26 @@ def _image(dim: Dim, m: AxisMap) -> Tensor:
 
 
 def outside_share(gradient: Tensor, weight: Weight, maps: Maps) -> tuple[float, float]:
-    """Squared norms (outside, all) of a gradient: outside the tangent space {E_w dW C_r} of the old model, and in all."""
-    total = gradient.double().square().sum().item()
-    inside = _along(
-        gradient.double(), [_span(_vector(d, maps[d.axis])) if d.axis in maps else None for d in weight.dims]
-    )
-    return max(total - inside.square().sum().item(), 0.0), total
+    """Squared norms of a gradient: outside the tangent space {E_w dW C_r} of the old model, and in all."""
+    gradient = gradient.double()
+    inside = _along(gradient, [_span(_vector(d, maps[d.axis])) if d.axis in maps else None for d in weight.dims])
+    return (gradient - inside).square().sum().item(), gradient.square().sum().item()
 
 
 def _span(operator: Tensor) -> Tensor:
     """Orthogonal projector onto the columns of a matrix."""
-    q, _ = torch.linalg.qr(operator)
+    q: Tensor = torch.linalg.qr(operator).Q
     return q @ q.T
+
+
+def rows(tensor: Tensor, weight: Weight, axis: Axis) -> Tensor:
+    """A weight as a matrix with one row, or several in a block, for each unit of an axis; a view.
+
+    Where the weight writes the axis, a unit's rows are its input weights; where it reads the axis, its output weights.
+    """
+    roles = {dim.axis: dim.role for dim in weight.dims}
+    matrix = tensor.view(-1, weight.fan_in)
+    return matrix if roles[axis] == "writes" else matrix.T
 
 
 @dataclass(frozen=True, kw_only=True)

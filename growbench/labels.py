@@ -1,7 +1,7 @@
 """Labels: what each dimension of a weight is, said once.
 
-A label names a weight's dimensions in order, `"ffn residual*"`: plain, the weight *writes* that axis; `*`, it *reads* it;
-`/`, it reads the mean over it (the sum divided by the axis' size), as a muP readout does. Growth, initialisation,
+A label names a weight's dimensions in order, `"ffn residual*"`: plain, the weight *writes* that axis; `*`, it *reads*
+it; `/`, it reads the mean over it (the sum divided by the axis' size), as a muP readout does. Growth, initialisation,
 learning rates, parameter and FLOP counts are all derived from labels; nothing else says what a dimension means.
 """
 
@@ -51,7 +51,7 @@ class Dim:
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
-    """A labelled weight: which part it is, of which layer (None: of none), and its dimensions, written before read ones."""
+    """A labelled weight: which part it is, of which layer (None: of none), and its dimensions, written ones first."""
 
     part: str
     layer: int | None = None

@@ -16,7 +16,7 @@ def identity(size: int) -> AxisMap:
 
 
 def zero_pad(old: int, new: int, scale: float = 1.0) -> AxisMap:
-    """E = scale [I; 0]: the old units first, then silent ones. On the residual axis scale sqrt(new/old) keeps the norm."""
+    """E = scale [I; 0]: old units first, then silent ones. On the residual axis scale sqrt(new/old) keeps the norm."""
     expand = torch.zeros(new, old, dtype=torch.float64)
     expand[:old] = scale * torch.eye(old, dtype=torch.float64)
     return AxisMap(expand, expand.T / scale**2)
@@ -37,14 +37,14 @@ def copy(source: Sequence[int] | Tensor, old: int, *, isometric: bool = False) -
 
 
 def clone(axis: Axis, old: int, new: int) -> AxisMap:
-    """The whole axis repeated (units 0..old-1, 0..old-1, ...; HyperCloning, arXiv:2409.12903), fitted to what `axis` admits."""
+    """The whole axis repeated, units 0..old-1, 0..old-1, ... (HyperCloning, arXiv:2409.12903), as the axis admits."""
     return fitted_copy(axis, torch.arange(new) % old, old)
 
 
 def net2net(axis: Axis, old: int, new: int, rng: Generator) -> AxisMap:
-    """Units beyond the old ones copy old ones drawn at random (Net2Wider, arXiv:1511.05641), fitted to what `axis` admits.
+    """New units copy old ones drawn at random (Net2Wider, arXiv:1511.05641), as the axis admits.
 
-    On an axis with a norm over its units uneven copies would change the function, so there the draws are permutations.
+    Under a norm over the units uneven copies would change the function, so there the draws are permutations.
     """
     if axis.admits in ("even", "copies"):
         rounds = [torch.randperm(old, generator=rng) for _ in range(math.ceil(new / old) - 1)]
@@ -55,7 +55,7 @@ def net2net(axis: Axis, old: int, new: int, rng: Generator) -> AxisMap:
 
 
 def fitted_copy(axis: Axis, source: Tensor, old: int) -> AxisMap:
-    """`copy`, weighted on an axis that admits isometries; a last incomplete round is silent where copies must be even."""
+    """`copy`, weighted where the axis admits isometries; where copies must be even, an incomplete round is silent."""
     if axis.admits == "even":
         source = source.clone()
         source[len(source) // old * old :] = -1
@@ -80,6 +80,6 @@ def stack(old: int, new: int) -> LayerMap:
 
 
 def insert(old: int, new: int) -> LayerMap:
-    """Identity insertion: muted copies spread evenly, each right after the layer it copies (LEMON, arXiv:2310.07999)."""
+    """Identity insertion: muted copies, spread evenly, each after the layer it copies (LEMON, arXiv:2310.07999)."""
     source = tuple(i * old // new for i in range(new))
     return LayerMap(source=source, muted=frozenset(i for i in range(1, new) if source[i] == source[i - 1]))

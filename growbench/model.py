@@ -38,7 +38,9 @@ def activate(scores: Tensor, nonlinearity: Nonlinearity, n: float, mask: Tensor 
     if nonlinearity == "l2_gelu":
         scores = scores if mask is None else scores * mask
         return F.gelu(scores * (math.sqrt(n) / scores.norm(dim=-1, keepdim=True).clamp_min(EPS)))
-    active = F.relu(scores) if nonlinearity == "relu" else F.silu(scores) if nonlinearity == "swiglu" else F.gelu(scores)
+    active = (
+        F.relu(scores) if nonlinearity == "relu" else F.silu(scores) if nonlinearity == "swiglu" else F.gelu(scores)
+    )
     return active if mask is None else active * mask
 
 
@@ -120,8 +122,8 @@ class LanguageModel(nn.Module):
         return y
 
     def _matrix(self, name: str) -> Tensor:
-        reads = self.shape.weights[name].fan_in
-        return self.weights[name].view(-1, reads)
+        weight: Tensor = self.weights[name]
+        return weight.view(-1, self.shape.weights[name].fan_in)
 
 
 def loss(model: nn.Module, batch: Tensor) -> Tensor:

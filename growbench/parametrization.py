@@ -28,7 +28,7 @@ class Parametrization:
 
     def _ratio(self, weight: Weight, *roles: str) -> float:
         """Product of size/base over the dimensions of these roles; an axis the base lacks (a rank) counts as one."""
-        if self.name == "standard" or weight.lookup and "reads" in roles:
+        if self.name == "standard" or (weight.lookup and "reads" in roles):
             return 1.0
         base = {axis.name: size for axis, size in self.base.axes.items()}
         return math.prod(d.size / base.get(d.axis.name, d.size) for d in weight.dims if d.role in roles)

@@ -80,7 +80,8 @@ RESULTS: dict[str, Column] = {
     "flops_continued": _real("FLOPs", "View continued: flops - flops_source; the source is free."),
     "flops_ladder": _real(
         "FLOPs",
-        "View ladder: cost of owning every rung up to this one at this budget. A grown path is counted once, with the cooldown of every rung; from-scratch runs are summed over the rungs.",
+        "View ladder: cost of owning every rung up to this one. A grown path counts once, with a cooldown at every "
+        "rung; from-scratch runs are summed, each lower rung at the tokens at which grown paths leave it.",
     ),
     "flops_cooldown": _real("FLOPs", "The part of flops in cooldown stages."),
     "flops_growth": _real("FLOPs", "The part of flops in growth operators."),
@@ -96,7 +97,7 @@ RESULTS: dict[str, Column] = {
     "growth_loss_jump": _real("nats/token", "Validation loss right after the last growth - right before."),
     "alive_share": _real(
         "",
-        "Share of the squared gradient norm outside the old model's subspace right after the last growth; 0 is sterile.",
+        "Share of the squared gradient norm outside the old model's subspace right after growth; 0 is sterile.",
     ),
     "wall_s": _real("s", "Seconds of the path's stages, each as measured where it ran; never the basis of a verdict."),
     "peak_memory_bytes": _count("bytes", "Largest resident memory of a process that ran one of the path's stages."),

@@ -4,10 +4,10 @@ Every model is the same pre-norm decoder, each weight written here with its labe
 
     x = embed[token];   x += attention(norm(x));   x += feed_forward(norm(x)), per layer;   logits = head(norm(x))
 
-`placement` says where parameter attention (Pattention, arXiv:2410.23168) stands. A feed-forward layer is one: its
-rows are keys, its columns values. With `everywhere` the four projections of the attention are Pattention layers too, and the
-model is a TokenFormer; with `ffn` they are plain matrices and the model is a transformer. `nonlinearity` is the one
-of every Pattention layer.
+`placement` says where parameter attention (Pattention, arXiv:2410.23168) stands. A feed-forward layer is one: the rows
+of its first matrix are keys, the columns of its second values. With `everywhere` the four projections of the attention
+are Pattention layers too, and the model is a TokenFormer; with `ffn` they are plain matrices and the model is a
+transformer. `nonlinearity` is the one of every Pattention layer.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _PROJECTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a model. `heads`, `ffn` and `tokens` may differ by layer (a tuple); `rank` is that of low-rank additions."""
+    """Sizes of a model. `heads`, `ffn` and `tokens` may differ by layer (a tuple); `rank`: of low-rank additions."""
 
     layers: int
     residual: int
@@ -72,7 +72,7 @@ class Shape:
             )
         if self.nonlinearity == "swiglu" and self.placement == "everywhere":
             raise ValueError(
-                "swiglu gates a plain feed-forward layer: with placement everywhere choose l2_gelu, gelu, relu or softmax"
+                "swiglu gates a feed-forward layer: with placement everywhere choose l2_gelu, gelu, relu or softmax"
             )
 
     @staticmethod
@@ -85,19 +85,20 @@ class Shape:
         required = {"layers", "residual", "heads", "key", "value", "ffn"}
         if lacking := sorted(required - mapping.keys()):
             raise ValueError(f"a rung lacks {', '.join(lacking)}: give every one of {', '.join(sorted(required))}")
-        return Shape(**{k: tuple(v) if isinstance(v, list) else v for k, v in mapping.items()})
+        sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in mapping.items()}
+        return Shape(**sizes)
 
     def at(self, name: str, layer: int) -> int:
         """Size in one layer of a field that may differ by layer."""
-        size = getattr(self, name)
+        size: int | tuple[int, ...] = getattr(self, name)
         return size[layer] if isinstance(size, tuple) else size
 
     def with_layers(self, source: tuple[int, ...]) -> "Shape":
         """The shape whose layer i has the sizes of this shape's layer source[i]."""
-        varied = {
-            n: tuple(self.at(n, s) for s in source)
-            for n in ("heads", "ffn", "tokens")
-            if isinstance(getattr(self, n), tuple)
+        varied: dict[str, Any] = {
+            name: tuple(self.at(name, layer) for layer in source)
+            for name in ("heads", "ffn", "tokens")
+            if isinstance(getattr(self, name), tuple)
         }
         return replace(self, layers=len(source), **varied)
 
@@ -179,8 +180,8 @@ def _low_rank(part: str, label: str, axes: dict[str, tuple[Axis, int]], layer: i
 def solve(rung: dict[str, Any], params: int) -> Shape:
     """The shape of `params` non-embedding weights, within 1 %, that a rung without `ffn` (and `tokens`) leaves open.
 
-    A Pattention layer of n tokens has n (in + out) weights; the feed-forward gets 8 tokens for each one of a projection,
-    the ratio of a transformer whose feed-forward is four times as wide as its residual stream.
+    A Pattention layer of n tokens has n (in + out) weights; the feed-forward gets 8 tokens for each one of a
+    projection, the ratio of a transformer whose feed-forward is four times as wide as its residual stream.
     """
     everywhere = rung.get("placement") == "everywhere"
 
@@ -196,7 +197,7 @@ def solve(rung: dict[str, Any], params: int) -> Shape:
     best = min((sized(u) for u in range(max(low - 8, 1), high + 9)), key=lambda s: abs(s.params_non_embedding - params))
     if abs(best.params_non_embedding - params) > 0.01 * params:
         raise ValueError(
-            f"no feed-forward width gives {params:,} weights within 1 %: the nearest has {best.params_non_embedding:,}; "
-            "change params, residual or layers"
+            f"no feed-forward width gives {params:,} weights within 1 %, the nearest gives "
+            f"{best.params_non_embedding:,}: change params, residual or layers"
         )
     return best

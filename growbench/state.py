@@ -48,7 +48,7 @@ class State:
         return replace(self, norms={str(axis): float(self.shape.axes[axis]) for axis in normed_axes(self.shape)})
 
     def widen(self, shape: Shape, maps: Maps) -> "State":
-        """The state grown to `shape`, one map for each axis whose size changes; the same function where maps commute."""
+        """The state grown to `shape`, by one map for each axis that changes; the same function where maps commute."""
         assert all(m.new == shape.axes[axis] for axis, m in maps.items())
         dtype = self.weights["embed"].dtype
 
@@ -109,17 +109,22 @@ def initial(shape: Shape, scaling: Parametrization, rng: Generator, dtype: torch
 
 
 def changed(source: Shape, target: Shape) -> dict[Axis, tuple[int, int]]:
-    """Axes of `target` whose size differs from `source`, with (old, new). Shrinking, or growing a fixed axis: ValueError."""
+    """Axes of `target` that differ from `source`, as (old, new). ValueError where one shrinks, or cannot change."""
     if target.layers < source.layers:
-        raise ValueError(f"depth would shrink from {source.layers} to {target.layers}: order a ladder's rungs from small to large")
+        raise ValueError(
+            f"depth would shrink from {source.layers} to {target.layers}: order a ladder's rungs from small to large"
+        )
     out = {}
     for axis, new in target.axes.items():
         old = source.axes.get(axis, 0)
         if new < old:
-            raise ValueError(f"axis {axis} would shrink from {old} to {new}: order a ladder's rungs from small to large")
+            raise ValueError(
+                f"axis {axis} would shrink from {old} to {new}: order a ladder's rungs from small to large"
+            )
         if new > old:
             if axis.admits == "fixed":
-                raise ValueError(f"axis {axis} cannot grow from {old} to {new}: keep it equal over a ladder; grow heads instead of key")
+                raise ValueError(
+                    f"axis {axis} cannot grow from {old} to {new}: keep it equal over a ladder (grow heads, not key)"
+                )
             out[axis] = (old, new)
     return out
-

@@ -106,7 +106,7 @@ class Strategy:
         return ""
 
     def supports(self, source: Shape, target: Shape) -> str:
-        """Empty, or the reason why this strategy does not apply to such a growth: its arm is then left out, and listed."""
+        """Empty, or the reason why the strategy does not apply to a growth: its arm is then left out, and listed."""
         return ""
 
     def target(self, source: Shape, target: Shape) -> Shape:
@@ -128,8 +128,9 @@ class Strategy:
     def fill(self, weight: Weight, grown: Tensor, grown_maps: Maps, fresh: Tensor) -> Tensor:
         """What to write into a grown weight's free directions: by default `fresh`, an initialisation of that weight.
 
-        weight: label and sizes; grown: W', read only; grown_maps: the maps of its growing axes; fresh: float64. Returns a
-        tensor of W's sizes, of which the part in the free directions of the open sides is added (axes.free).
+        weight: label and sizes; grown: W', read only; grown_maps: the maps of its growing axes; fresh: float64.
+        Returns a tensor of these sizes, of which the part in the free directions of the open sides is added
+        (axes.free).
         """
         return fresh
 

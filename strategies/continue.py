@@ -8,7 +8,7 @@ from growbench.strategy import Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Continue(Strategy):
-    """The source trained on, not grown: at small budgets it may beat everything (a control; arXiv:2605.13405 on when)."""
+    """The source trained on, not grown; at small budgets it may beat everything (arXiv:2605.13405)."""
 
     def target(self, source: Shape, target: Shape) -> Shape:
         return source

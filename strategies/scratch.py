@@ -8,7 +8,7 @@ from growbench.strategy import Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Scratch(Strategy):
-    """From scratch: no source; the whole budget goes to the target shape (the baseline; arXiv:2307.06440 on why it matters)."""
+    """The whole budget goes to the target shape: the baseline that growth must beat (arXiv:2307.06440)."""
 
     source: ClassVar[bool] = False
 

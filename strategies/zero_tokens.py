@@ -37,7 +37,11 @@ class ZeroTokens(Strategy):
 
     def supports(self, source: Shape, target: Shape) -> str:
         everywhere = source.placement == "everywhere"
-        return "" if everywhere else "the architecture's projections have no parameter tokens; zero_pad is this growth there"
+        return (
+            ""
+            if everywhere
+            else "the architecture's projections have no parameter tokens; zero_pad is this growth there"
+        )
 
     def widen(self, axis: Axis, old: int, new: int, rng: Generator) -> AxisMap:
         return zero_pad(old, new, scale=(new / old) ** 0.5 if axis.admits == "isometry" else 1.0)
