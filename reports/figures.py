@@ -225,7 +225,7 @@ def _svg(canvas: Canvas, name: str, title: str, alt: str) -> str:
     text = text.replace('xlink:href="#', 'href="#').replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     for colour in {INK, MUTED, FAINT, *PALETTE}:
         text = re.sub(rf"((?:fill|stroke): ){colour}\b", rf"\g<1>var(--{_variable(colour)}, {colour})", text)
-    text = re.sub(r"(font: [^;\"]*?)'DejaVu Sans'", r"\g<1>var(--sans, sans-serif)", text)
+    text = text.replace("'DejaVu Sans'", "var(--sans, sans-serif)")
     text = re.sub(r"\n\s*", "\n", text)
     head = (
         f'<svg role="img" aria-labelledby="{name}-title {name}-desc" class="figure" '

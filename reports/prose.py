@@ -3,7 +3,7 @@
 One idea: a sentence states a mean, the spread of its seeds, and whether the seeds agree. Every name in it is escaped.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -105,6 +105,7 @@ def _answer(rows: pd.DataFrame, task: str, architecture: str) -> Iterable[Markup
             compared, "difference", f"At equal tokens, where scratch ends at {words.loss(scratch[0]['loss'])}"
         )
         yield _beside(compared, "difference_flops", "At equal FLOPs")
+    yield from _ungrown(summary.others(mine), compared)
     sterile = [str(record["arm"]) for record in records if record["sterile"]]
     if sterile:
         yield Markup("Sterile by design, so controls only: {}.").format(words.listing(sterile))
@@ -114,14 +115,17 @@ def _answer(rows: pd.DataFrame, task: str, architecture: str) -> Iterable[Markup
             yield said.format(record["arm"], record["status"])
 
 
+def _spread(values: Sequence[float], form: Callable[[float], str]) -> str:
+    return f"seeds {words.span(values, form)}" if len(values) > 1 else "one seed"
+
+
 def _lowest(best: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Markup:
     """Which arm ends lowest, and which others its seeds do not separate from it."""
     more = "" if best["bits_per_byte"] is None else f" ({words.loss(best['bits_per_byte'])} bits per byte)"
     if best["excess_loss"] is not None:
         more += f", {words.loss(best['excess_loss'])} above the source’s entropy rate"
-    spread = f"seeds {words.span(best['losses'])}" if len(best["losses"]) > 1 else "one seed"
     said = Markup("<strong>{}</strong> ends lowest at the full budget: {} nats per token{}, {}.").format(
-        best["arm"], words.loss(best["loss"]), more, spread
+        best["arm"], words.loss(best["loss"]), more, _spread(best["losses"], words.loss)
     )
     by_seed = dict(zip(best["seeds"], best["losses"], strict=True))
     close = []
@@ -154,14 +158,31 @@ def _beside(compared: pd.DataFrame, column: str, heading: str) -> Markup:
         return start + Markup(", no value can be given for {}.").format(words.listing(notes))
     first, mean = str(means.index[0]), float(means.iloc[0])
     each = list(compared.loc[(compared["arm"] == first) & compared["scored"], column].dropna())
-    said = start + Markup(
-        ", {} grown arms end lower. The lowest is {}, {} nats per token {} scratch (seeds {})."
-    ).format(_of(means), first, words.loss(abs(mean)), "below" if mean < 0 else "above", words.span(each, words.signed))
+    said = start + Markup(", {} grown arms end lower. The lowest is {}, {} nats per token {} scratch ({}).").format(
+        _of(means), first, words.loss(abs(mean)), "below" if mean < 0 else "above", _spread(each, words.signed)
+    )
     if len({value < 0 for value in each}) > 1:
         said += Markup(" The seeds disagree on its sign, so this decides nothing.")
     if notes:
         said += Markup(" No value is given for {}.").format(words.listing(notes))
     return said
+
+
+def _ungrown(others: pd.DataFrame, compared: pd.DataFrame) -> Iterable[Markup]:
+    """The source trained on, at equal tokens and where it was given more, and how many grown arms end lower."""
+    records = summary.by_arm(others[(others["strategy"] == "continue").fillna(False)])
+    losses = compared.groupby("arm")["loss"].mean()
+    for arm in summary.unique(record["arm"] for record in records):
+        ends = sorted((r for r in records if r["arm"] == arm), key=lambda r: int(r["budget"]))
+        said = Markup("<strong>Without growing</strong>, the source trained on ({}, {} weights) ends at ").format(
+            arm, words.count(ends[0]["params_non_embedding"])
+        )
+        parts = [
+            f"{words.loss(r['loss'])} after {words.count(r['budget'])} tokens for {words.flops(r['flops'])}"
+            + (f" ({_of(losses - r['loss'])} grown arms end lower)" if len(losses) else "")
+            for r in ends
+        ]
+        yield said + words.listing(parts) + "."
 
 
 def _between(last: pd.DataFrame) -> Iterable[Markup]:

@@ -191,7 +191,11 @@ class _Path:
         return rows
 
     def loss(self, point: int) -> float:
-        return _trunk(point) + self.arm.offset * (point / BUDGET) ** 2 + self.luck if self.status == "ok" else UNIFORM
+        return (
+            _trunk(point) + self.arm.offset * min(1.0, point / BUDGET) ** 2 + self.luck
+            if self.status == "ok"
+            else UNIFORM
+        )
 
     def result(self, point: int) -> dict[str, Any]:
         size, grown, arm = self.size, self.grows or None, self.arm

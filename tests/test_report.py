@@ -300,6 +300,8 @@ def test_words_state_the_numbers_and_decide_nothing() -> None:
         in text
     )
     assert "No value is given for transformer/spike (a seed did not finish)." in text
+    longer = results[(results["arm"] == "transformer/continue") & (results["budget"] == 960_000)]["loss"].mean()
+    assert f"{longer:.4f} after 960,000 tokens for 47.2 GFLOPs (none of 8 grown arms end lower)" in text
     header = parsed().text(next(i for i, _ in parsed().all("header")))
     assert "Untuned." in header
     assert "Screening: 3 seeds, no test is shown." in header
@@ -429,8 +431,9 @@ def test_many_arms_keep_their_looks_and_their_names() -> None:
         for k in range(24):
             assert f"method_{k:02}" in figure.svg
     height = float(re.findall(r'viewBox="0 0 \S+ (\S+)"', drawn[0].svg)[0])
-    places = sorted(float(y) for y in re.findall(r'translate\(\S+ (\S+)\)"[^>]*>method', drawn[0].svg))
-    assert all(b - a > 9 for a, b in itertools.pairwise(places)) or not places
+    places = sorted(float(y) for y in re.findall(r'<text[^>]* y="(\S+)"[^>]*>method', drawn[0].svg))
+    assert len(places) == 24
+    assert all(b - a > 9 for a, b in itertools.pairwise(places))
     assert height > 24 * 12
 
 
