@@ -181,7 +181,15 @@ def _labels(axes: Axes, ends: Sequence[tuple[Look, float, float, str]]) -> None:
             xytext=(1.035, y_label),
             textcoords="axes fraction",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": look.colour, "lw": 0.5, "alpha": 0.55, "shrinkA": 0, "shrinkB": 3},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": look.colour,
+                "lw": 0.5,
+                "alpha": 0.55,
+                "shrinkA": 0,
+                "shrinkB": 3,
+                "gid": f"{gid}-leader",
+            },
         )
         axes.plot([1.055], [y_label], transform=axes.transAxes, clip_on=False, ms=5, gid=f"{gid}-m", **look.point)
 

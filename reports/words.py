@@ -35,7 +35,8 @@ def loss(value: float | None) -> str:
 
 def signed(value: float | None) -> str:
     """A difference of losses, with its sign."""
-    return DASH if missing(value) else _minus(f"{round(float(value or 0.0), 4) + 0.0:+.4f}")
+    number = 0.0 if missing(value) else round(float(value or 0.0), 4)
+    return DASH if missing(value) else _minus(f"{number:+.4f}") if number else "0.0000"
 
 
 def ratio(value: float | None) -> str:

@@ -165,28 +165,24 @@ class _Path:
         source = f"{self.architecture}-{'scratch' if self.arm.added == 1.0 and self.scratch else 'source'}-{self.seed}"
         self.stage(f"{source}-init", "init", 0, 0.0)
         last = round(0.9 * self.points[-1]) if self.status == "ok" else 240_000 if self.status == "blocked" else 250_000
+        own = f"{self.name}-{self.seed}"
+        if self.grows and self.status != "blocked":
+            self.stage(own, "train", last - GROWTH, self.cost(last) - self.cost(GROWTH), self.status)
         rows = []
         for tokens in range(0, last + 1, 30_000):
             grown = self.grows and tokens > GROWTH
-            own = (
-                self.stage(f"{self.name}-{self.seed}", "train", last - GROWTH, self.cost(last), self.status)
-                if grown
-                else ""
-            )
             slow = 0.08 * (1 - self.arm.added if not self.grows else not grown) * min(tokens, GROWTH) / GROWTH
             loss = _trunk(tokens) + 0.05 * (tokens > 0) + slow + self.luck
             if grown:
                 loss += self.arm.offset + self.arm.jump * float(np.exp(-(tokens - GROWTH) / 40_000))
-            rows.append(self.measure(own or source, "train", tokens, loss, grown))
+            rows.append(self.measure(own if grown else source, "train", tokens, loss, grown))
             if self.grows and tokens == GROWTH and self.status != "blocked":
-                grow = self.stage(f"{self.name}-{self.seed}-grow", "grow", 0, 2e6)
+                grow = self.stage(f"{own}-grow", "grow", 0, 2e6)
                 rows.append(self.measure(grow, "train", tokens, loss + self.arm.jump, True))
         self.stage(source, "train", GROWTH, self.cost(GROWTH))
         for point in self.points if self.status == "ok" else ():
             spent = round(COOLDOWN * point)
-            cooled = self.stage(
-                f"{self.name}-{self.seed}-{point}", "cooldown", spent, self.cost(point) - self.cost(point - spent)
-            )
+            cooled = self.stage(f"{own}-{point}", "cooldown", spent, self.cost(point) - self.cost(point - spent))
             rows.append(self.measure(cooled, "cooldown", point, self.loss(point), True))
         return rows
 
