@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, safe_open, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from growbench.parametrization import Parametrization
@@ -36,7 +37,7 @@ class Checkpoint:
         return {} if all(bool((m == 1).all()) for m in out.values()) else out
 
     def save(self, path: Path, *, moments: bool = True) -> None:
-        """Write the file; without moments it can be evaluated, not trained on."""
+        """Write the file; without moments it can be evaluated, not trained on. OSError where it cannot be written."""
         state = self.state
         groups: dict[str, Mapping[str, Tensor]] = {"weights": state.weights, "frozen": self.frozen}
         if moments:
@@ -52,7 +53,10 @@ class Checkpoint:
             "ramps": [{"axis": ramp.axis, "tokens": ramp.tokens} for ramp in self.ramps],
             "ramp_start": self.ramp_start,
         }
-        save_file(tensors, path, metadata={"growbench": json.dumps(about, sort_keys=True)})
+        try:
+            save_file(tensors, path, metadata={"growbench": json.dumps(about, sort_keys=True)})
+        except SafetensorError as error:
+            raise OSError(f"{path.name}: {error}") from error
 
     @staticmethod
     def load(path: Path) -> "Checkpoint":

@@ -7,21 +7,22 @@ at the same positions for all arms, so that arms with a common past share its st
 import fnmatch
 import hashlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from growbench import __version__, ledger, plugins
+from torch import Generator
 
+from growbench import __version__, ledger, plugins
 from growbench.shape import Shape, solve
 from growbench.state import changed
-from growbench.store import Stage, StageKind, Store
+from growbench.store import Record, Stage, StageKind, Store
 from growbench.strategy import Strategy
 from growbench.study import StrategySpec, Study, TaskSpec
 from growbench.task import Data, windows
-from growbench.train import generator
 
 MATCHED = 0.01
 """How far non-embedding parameters may lie from the target's, relative, for sizes to count as matched (PROTOCOL)."""
@@ -29,12 +30,15 @@ MATCHED = 0.01
 ASSUMED_RATE = 5e9
 """FLOPs per second and worker that a time is estimated with while no stage of the study has been measured."""
 
-_CORE = "labels axes maps shape parametrization model state strategy ledger checkpoint optimizer train task".split()
+_CORE = (
+    "labels", "axes", "maps", "shape", "parametrization", "model", "state",
+    "strategy", "ledger", "checkpoint", "optimizer", "train", "task",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """An arm at one budget: its path of stage keys, the stages of owning every rung up to its own, and its size there."""
+    """An arm at one budget: its path of stage keys, the stages of owning every rung up to its own, and its size."""
 
     budget: int
     path: tuple[str, ...]
@@ -64,71 +68,60 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: what the tables need besides the stage folders."""
-        labels = {key: [stage.kind, stage.parent, stage.label] for key, stage in self.stages.items()}
-        arms = [asdict(arm) for arm in self.arms]
-        about = [
-            {
-                "name": p.name,
-                "origin": p.origin,
-                "summary": p.summary,
-                "source": inspect.getdoc(_strategy(s, self.plugin_paths)) or "",
-            }
-            for s in {spec.name: spec for spec in self.study.strategies}.values()
-            for p in [plugins.find("strategy", s.name, self.plugin_paths)]
-        ]
         return {
             "study": self.study.to_yaml(),
             "name": self.study.study,
-            "arms": arms,
-            "stages": labels,
+            "arms": [asdict(arm) for arm in self.arms],
+            "stages": {key: [stage.kind, stage.parent, stage.label] for key, stage in self.stages.items()},
             "skipped": dict(self.skipped),
-            "strategies": about,
+            "strategies": list(self._strategies()),
             "tasks": list(self.tasks),
         }
 
+    def _strategies(self) -> Iterator[dict[str, str]]:
+        for name in dict.fromkeys(spec.name for spec in self.study.strategies):
+            found = plugins.find("strategy", name, self.plugin_paths)
+            source = inspect.getdoc(plugins.load("strategy", name, self.plugin_paths)) or ""
+            yield {"name": name, "origin": found.origin, "summary": found.summary, "source": source}
+
     def describe(self, out: Path | None = None) -> dict[str, Any]:
-        """Stages, tokens, FLOPs and estimated seconds; and, given an output folder, what is cached and why the rest is not."""
-        store = Store(out) if out else None
-        records = store.records() if store else {}
+        """Stages, tokens, FLOPs, estimated seconds; given an output folder, what is cached and why the rest is not."""
+        records = Store(out).records() if out else {}
         places = {record.label: record for record in records.values()}
         rows = []
         for key, stage in self.stages.items():
             cached = key in records and records[key].status != "failed"
+            own = {name: getattr(stage, name) for name in ("kind", "label", "tokens", "flops")}
             why = "" if cached else _why(stage, places.get(stage.label))
-            rows.append(
-                {
-                    "stage": key,
-                    "kind": stage.kind,
-                    "label": stage.label,
-                    "tokens": stage.tokens,
-                    "flops": stage.flops,
-                    "cached": cached,
-                    "why": why,
-                }
-            )
-        open_flops = sum(row["flops"] for row in rows if not row["cached"])
-        spent = [r for r in records.values() if r.kind in ("train", "cooldown") and r.wall_s > 0]
-        wall = sum(r.wall_s for r in spent)
-        rate = sum(sum(r.flops.values()) for r in spent) / wall if wall else ASSUMED_RATE
+            rows.append({"stage": key} | own | {"cached": cached, "why": why})
+        left = sum(stage.flops for stage, row in zip(self.stages.values(), rows, strict=True) if not row["cached"])
+        rate = _rate(records.values())
         return {
             "study": self.study.study,
-            "arms": len({(a.about["arm"]) for a in self.arms}),
-            "rows": sum(len(a.points) for a in self.arms),
+            "arms": len({arm.about["arm"] for arm in self.arms}),
+            "rows": sum(len(arm.points) for arm in self.arms),
             "stages": rows,
-            "cached": sum(row["cached"] for row in rows),
-            "tokens": sum(row["tokens"] for row in rows),
-            "flops": sum(row["flops"] for row in rows),
+            "cached": sum(bool(row["cached"]) for row in rows),
+            "tokens": sum(stage.tokens for stage in self.stages.values()),
+            "flops": sum(stage.flops for stage in self.stages.values()),
             "flops_unshared": sum(self.stages[key].flops for a in self.arms for p in a.points for key in p.path),
-            "flops_left": open_flops,
-            "seconds_per_worker_left": open_flops / rate,
-            "rate_measured": bool(wall),
+            "flops_left": left,
+            "seconds_per_worker_left": left / (rate or ASSUMED_RATE),
+            "rate_measured": rate is not None,
             "skipped": dict(self.skipped),
             "unmatched": sorted({a.about["arm"] for a in self.arms for p in a.points if not p.size["matched"]}),
         }
 
 
-def _why(stage: Stage, stored: Any) -> str:
-    """Why a stage is not cached, against what is stored at its place in the study."""
+def _rate(records: Iterable[Record]) -> float | None:
+    """FLOPs per second of the training stages that have run, if any has."""
+    trained = [record for record in records if record.kind in ("train", "cooldown") and record.wall_s > 0]
+    wall = sum(record.wall_s for record in trained)
+    return sum(sum(record.flops.values()) for record in trained) / wall if wall else None
+
+
+def _why(stage: Stage, stored: Record | None) -> str:
+    """Why a stage is not cached, against what was last stored at its place in the study."""
     if stored is None:
         return "not run yet"
     if stored.status == "failed":
@@ -148,13 +141,13 @@ def _why(stage: Stage, stored: Any) -> str:
 def make_plan(study: Study, plugin_paths: Sequence[Path] = (), only: str | None = None, cache: Path = Path()) -> Plan:
     """The plan of a study. Whatever cannot be met is a ValueError here, before anything is trained.
 
-    only: a glob over arm names; cache: the folder of fetched data.
+    only: a glob over arm names, with or without their architecture; cache: the folder of fetched data.
     """
     builder = _Builder(study=study, plugin_paths=tuple(plugin_paths), cache=cache)
     arms = [arm for task in study.tasks for arm in builder.arms(task)]
     if only is not None:
         names = sorted({arm.about["arm"] for arm in arms})
-        arms = [arm for arm in arms if fnmatch.fnmatchcase(arm.about["arm"], only)]
+        arms = [arm for arm in arms if _matches(arm.about["arm"], only)]
         if not arms:
             raise ValueError(f"no arm matches {only!r}: the arms are {', '.join(names)}")
     used = {key for arm in arms for point in arm.points for key in (*point.path, *point.ladder)}
@@ -167,6 +160,10 @@ def make_plan(study: Study, plugin_paths: Sequence[Path] = (), only: str | None 
         plugin_paths=tuple(plugin_paths),
         cache=cache,
     )
+
+
+def _matches(arm: str, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (arm, arm.partition("/")[2]))
 
 
 @cache
@@ -185,6 +182,15 @@ def _strategy(spec: StrategySpec, paths: tuple[Path, ...]) -> Strategy:
     if not isinstance(made, Strategy):
         raise ValueError(f"strategy {spec.name!r} is no growbench.strategy.Strategy: derive its class from that")
     return made
+
+
+def _reachable(source: Shape, target: Shape) -> None:
+    """Raise ValueError where no growth leads from one shape to the other."""
+    for name in ("placement", "nonlinearity", "tied", "rank", "vocab", "context"):
+        if getattr(source, name) != getattr(target, name):
+            raise ValueError(f"they differ in {name}, which no growth changes: keep it equal over a ladder")
+    deeper = target.layers > source.layers
+    changed(source.with_layers(tuple(i % source.layers for i in range(target.layers))) if deeper else source, target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,19 +256,9 @@ class _Builder:
                 shapes.append(solve(full, params) if isinstance(params, int) else Shape.read(full))
             except ValueError as error:
                 raise ValueError(f"rung {number} of {architecture}: {error}") from None
-        for number, (source, target) in enumerate(zip(shapes, shapes[1:], strict=False)):
-            for name in ("placement", "nonlinearity", "tied", "rank", "vocab", "context"):
-                if getattr(source, name) != getattr(target, name):
-                    raise ValueError(
-                        f"rungs {number} and {number + 1} of {architecture} differ in {name}: no map leads from one to the other"
-                    )
+        for number, (source, target) in enumerate(pairwise(shapes)):
             try:
-                changed(
-                    source.with_layers(tuple(i % source.layers for i in range(target.layers)))
-                    if target.layers > source.layers
-                    else source,
-                    target,
-                )
+                _reachable(source, target)
             except ValueError as error:
                 raise ValueError(f"rungs {number} and {number + 1} of {architecture}: {error}") from None
         return shapes
@@ -304,36 +300,36 @@ class _Builder:
         key = self.add("init", None, f"{place} init", common | {"shape": asdict(shape), "scaling": scaling}, 0, 0.0)
         return _Trunk(keys=(key,), shape=shape, tokens=0, place=place)
 
-    def train(
-        self, common: dict[str, Any], trunk: _Trunk, until: int, cuts: Sequence[int], frozen: bool = False
-    ) -> _Trunk:
+    def train(self, common: dict[str, Any], trunk: _Trunk, until: int, cuts: Sequence[int]) -> _Trunk:
         """The trunk extended to a position, cut where any arm branches."""
         for cut in [c for c in cuts if trunk.tokens < c < until] + [until] * (trunk.tokens < until):
-            tokens = cut - trunk.tokens
-            key = self.add(
-                "train", trunk, f"{trunk.place} train {trunk.tokens:,}-{cut:,}", common | {"until": cut}, tokens,
-                tokens * ledger.train_flops(trunk.shape),
-            )  # fmt: skip
-            trunk = replace(trunk, keys=(*trunk.keys, key), tokens=cut)
+            trunk = self.extend("train", trunk, cut, common)
         return trunk
 
-    def cooldown(self, common: dict[str, Any], trunk: _Trunk, until: int, grows: bool = False) -> _Trunk:
-        tokens = until - trunk.tokens
-        key = self.add(
-            "cooldown", trunk, f"{trunk.place} cooldown {trunk.tokens:,}-{until:,}", common | {"until": until, "grows": grows}, tokens,
-            tokens * ledger.train_flops(trunk.shape),
-        )  # fmt: skip
+    def cooldown(self, common: dict[str, Any], trunk: _Trunk, until: int, grows: bool) -> _Trunk:
+        """The branch of a trunk that ends at a budget; `grows`: a source is grown from its end."""
+        return self.extend("cooldown", trunk, until, common | {"grows": grows})
+
+    def extend(self, kind: StageKind, trunk: _Trunk, until: int, identity: dict[str, Any]) -> _Trunk:
+        tokens, place = until - trunk.tokens, f"{trunk.place} {kind} {trunk.tokens:,}-{until:,}"
+        cost = tokens * ledger.train_flops(trunk.shape)
+        key = self.add(kind, trunk, place, identity | {"until": until}, tokens, cost)
         return replace(trunk, keys=(*trunk.keys, key), tokens=until)
 
     def grow(self, common: dict[str, Any], trunk: _Trunk, spec: StrategySpec, made: Strategy, target: Shape) -> _Trunk:
         plugin = plugins.find("strategy", spec.name, self.plugin_paths)
         strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": plugins.source_hash(plugin)}
         place = f"{trunk.place} > {spec.label}"
-        key = self.add(
-            "grow", trunk, f"{place} grow at {trunk.tokens:,}", common | {"strategy": strategy, "shape": asdict(target)},
-            made.probe_tokens, made.probe_tokens * ledger.train_flops(target),
-        )  # fmt: skip
-        return _Trunk(keys=(*trunk.keys, key), shape=target, tokens=trunk.tokens + made.probe_tokens, place=place)
+        probes = made.probe_tokens // self.step * self.step
+        if probes < made.probe_tokens and not probes:
+            raise ValueError(
+                f"{spec.label} declares {made.probe_tokens:,} probe tokens, less than one step of {self.step:,}: "
+                "raise its probe_tokens, or lower batch or context"
+            )
+        identity = common | {"strategy": strategy, "shape": asdict(target)}
+        cost = probes * ledger.train_flops(target)
+        key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)
+        return _Trunk(keys=(*trunk.keys, key), shape=target, tokens=trunk.tokens + probes, place=place)
 
     # --- arms -----------------------------------------------------------------------------------------------------
 
@@ -428,7 +424,10 @@ class _Tree:
 
     @cached_property
     def equal_flops(self) -> tuple[int, int, int]:
-        """Budgets at which a path that grows on schedule costs what others do: scratch in total and continued, the source."""
+        """Budgets that cost what a path does that grows on schedule.
+
+        In turn: from scratch, all of its cost; from scratch, that after its last growth; the source trained on.
+        """
         b, rates = self.builder, [ledger.train_flops(shape) for shape in self.shapes]
         edges = (0, *b.growths, b.total)
         spent = [rate * (end - start) for rate, start, end in zip(rates, edges, edges[1:], strict=False)]
@@ -436,8 +435,11 @@ class _Tree:
 
     @cached_property
     def scratch_budgets(self) -> list[list[int]]:
-        """Budget points of the scratch arm of each rung: the study's, the tokens at which grown paths leave the rung, and
-        for the last rung those of equal FLOPs."""
+        """Budget points of the scratch arm of each rung.
+
+        They are the study's; for lower rungs the tokens at which grown paths leave them; for the last those of equal
+        FLOPs.
+        """
         b = self.builder
         lower = [sorted({*b.budgets, left}) for left in b.growths]
         total, continued, _ = self.equal_flops
@@ -450,7 +452,14 @@ class _Tree:
         return sorted({*b.growths, *(b.branch(budget) for budget in every)})
 
     def cooled(self, trunk: _Trunk, budget: int) -> _Trunk:
+        """The path from a trunk to a budget point. ValueError where the trunk is beyond the start of its cooldown."""
         b = self.builder
+        if trunk.tokens > b.branch(budget):
+            raise ValueError(
+                f"the budget of {budget:,} tokens of {trunk.place} cannot be met: its cooldown begins at "
+                f"{b.branch(budget):,}, and growth, probes included, ends at {trunk.tokens:,}; raise the budget, "
+                "grow earlier, or shorten the cooldown"
+            )
         grows = b.study.budget.source == "decayed" and budget in b.growths
         return b.cooldown(self.common, b.train(self.common, trunk, b.branch(budget), self.cuts), budget, grows)
 
@@ -484,7 +493,9 @@ class _Tree:
 
     def grown(self, spec: StrategySpec, made: Strategy) -> list[Point] | str:
         """The points of a path that grows at every growth of the budget, each rung that it leaves among them."""
-        b, trunk, owned, points = self.builder, self.start(0), [], []
+        b, trunk = self.builder, self.start(0)
+        owned: list[_Trunk] = []
+        points: list[Point] = []
         last, decayed = len(self.shapes) - 1, b.study.budget.source == "decayed"
         source: Shape | None = None
         for rung, left in enumerate(b.growths):
@@ -518,4 +529,4 @@ class _Tree:
             source = source.with_layers(made.deepen(source.layers, target.layers).source)
         if type(made).widen is not Strategy.widen:
             for axis, (old, new) in changed(source, target).items():
-                made.widen(axis, old, new, generator(0, "plan", str(axis)))
+                made.widen(axis, old, new, Generator().manual_seed(0))

@@ -1,5 +1,6 @@
 """Where numbers come from: versions, git state and hardware of a run."""
 
+import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -48,8 +49,6 @@ def _git(*words: str) -> str:
 
 def _cpu() -> str:
     """The processor's name as the system states it, and how many."""
-    import os
-
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

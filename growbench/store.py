@@ -6,17 +6,19 @@ A stage's identity is all that can change its numbers; its folder is the only tr
 SHA-256 of every file beside it and of itself, so that a folder half-written, truncated or altered is never believed.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 StageKind = Literal["init", "train", "grow", "cooldown"]
+Status = Literal["ok", "diverged", "failed"]
 RECORD = "stage.json"
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.parquet"
@@ -61,7 +63,7 @@ class Record:
     label: str
     parent: str | None
     identity: Mapping[str, Any]
-    status: Literal["ok", "diverged", "failed"]
+    status: Status
     reason: str = ""
     tokens: int = 0
     flops: Mapping[str, float] = field(default_factory=dict)
@@ -74,6 +76,12 @@ class Record:
     restarts: int = 0
     environment: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(stage: Stage, **outcome: Any) -> "Record":
+        """The record of a stage, given its status and whatever else is known of its outcome."""
+        own = {name: getattr(stage, name) for name in ("key", "kind", "label", "parent", "identity")}
+        return Record(**own, **outcome)
 
     def to_json(self) -> str:
         body = asdict(self)
@@ -97,7 +105,7 @@ class Store:
         return self.out / "stages" / key
 
     def read(self, key: str) -> Record | None:
-        """The record of a stage; None where there is none. ValueError, naming the folder, where it cannot be believed."""
+        """The record of a stage; None where there is none. ValueError names a folder that cannot be believed."""
         folder = self.folder(key)
         if not folder.exists():
             return None
@@ -109,21 +117,17 @@ class Store:
             if record.key != key:
                 raise ValueError(f"its record is that of stage {record.key}")
         except (ValueError, OSError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"stage folder {folder} is damaged ({error}); it is set aside and computed again"
-            ) from error
+            raise ValueError(f"the stage folder {folder} is damaged: {error}") from error
         return record
 
     def records(self) -> dict[str, Record]:
-        """Every stage with a believable record, by key."""
-        out = {}
-        for folder in sorted((self.out / "stages").glob("[0-9a-f]*")):
-            try:
+        """Every stage with a believable record, by key, in the order in which they were started."""
+        found = []
+        for folder in (self.out / "stages").glob("[0-9a-f]*"):
+            with contextlib.suppress(ValueError):
                 if record := self.read(folder.name):
-                    out[record.key] = record
-            except ValueError:
-                continue
-        return out
+                    found.append(record)
+        return {record.key: record for record in sorted(found, key=lambda record: (record.started, record.key))}
 
     def write(self, record: Record, fill: Callable[[Path], None] = lambda folder: None) -> Record:
         """Put a stage's folder in place, atomically: `fill` writes its files, the record is added last."""
@@ -133,7 +137,7 @@ class Store:
         try:
             fill(beside)
             files = {path.name: digest(path.read_bytes()) for path in sorted(beside.iterdir())}
-            record = Record(**{**vars(record), "files": files})
+            record = replace(record, files=files)
             (beside / RECORD).write_text(record.to_json(), encoding="utf-8")
             for path in beside.iterdir():
                 with path.open("rb") as handle:

@@ -158,13 +158,14 @@ def _curve(
         if (record := records.get(key)) is None or record.status != "ok":
             break
         rung += record.kind == "grow"
-        cost, cooled = _flops([record]), record.kind == "cooldown"
-        if cooled or trunk and record.kind != "init":
+        cost, last = _flops([record]), key == point["path"][-1]
+        if last or (trunk and record.kind != "init"):
             curve = pd.read_parquet(store.folder(key) / CURVE)
-            for entry in (curve.iloc[-1:] if cooled else curve).to_dict("records"):
+            for measured in (curve.iloc[-1:] if last else curve).to_dict("records"):
+                entry = {str(name): value for name, value in measured.items()}
                 share = (entry["tokens"] - tokens) / record.tokens if record.tokens else 1.0
-                own = {"kind": "cooldown" if cooled else "train", "stage": key, "rung": rung}
-                own |= {"budget": point["budget"] if cooled else None, "flops": flops + share * cost}
+                own = {"kind": "cooldown" if last else "train", "stage": key, "rung": rung}
+                own |= {"budget": point["budget"] if last else None, "flops": flops + share * cost}
                 rows.append({name: about[name] for name in ("arm", "task", "seed")} | entry | own)
         tokens, flops = tokens + record.tokens, flops + cost
     return rows

@@ -6,6 +6,8 @@ grow      a strategy's growth, with what it changed measured on fixed batches
 cooldown  a branch at a budget point: the rate falls linearly to zero; its loss is the arm's loss at that budget
 """
 
+import hashlib
+import json
 import math
 import platform
 import resource
@@ -32,9 +34,9 @@ from growbench.checkpoint import Checkpoint
 from growbench.model import LanguageModel
 from growbench.parametrization import Parametrization
 from growbench.shape import Shape
-from growbench.store import CHECKPOINT, CURVE, EVENTS, Record, Stage, Store, canonical, digest
+from growbench.store import CHECKPOINT, CURVE, EVENTS, Record, Stage, Status, Store, canonical
 from growbench.strategy import Growth, Probe, gradients
-from growbench.task import Data, Stream, Task, evaluation
+from growbench.task import Data, Stream, evaluation
 
 Notify = Callable[[int], None]
 """Called with the training tokens done so far in a stage."""
@@ -43,33 +45,33 @@ EVAL_WINDOWS = 64
 """Validation windows per forward pass."""
 
 
-class Diverged(Exception):
-    """A loss that is not finite, at a position in the data."""
-
-    def __init__(self, tokens: int) -> None:
-        super().__init__(f"the loss was not finite at token {tokens:,}")
-        self.tokens = tokens
-
-
-@dataclass
+@dataclass(kw_only=True)
 class Outcome:
-    """What a stage made, before it is written."""
+    """What a stage came to, before it is written; without a checkpoint where it did not end well."""
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None = None
+    status: Status = "ok"
+    reason: str = ""
     tokens: int = 0
     flops: dict[str, float] = field(default_factory=dict)
     measures: dict[str, float | None] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
-def generator(seed: int, role: str, *more: object) -> torch.Generator:
+def generator(seed: int, *role: object) -> torch.Generator:
     """A generator for one role of a seed: what one role draws never shifts another's draws."""
-    return torch.Generator().manual_seed(int(digest(canonical([seed, role, *more]))[:15], 16))
+    name = "/".join(map(str, (seed, *role)))
+    return torch.Generator().manual_seed(int(hashlib.sha256(name.encode()).hexdigest()[:15], 16))
 
 
 @cache
-def _data(task: Task, folder: Path) -> Data:
-    return task.load(folder)
+def _data(task: str, plugin_paths: tuple[Path, ...], folder: Path) -> Data:
+    """The data of a task, by its identity as text; loaded once in a worker's life."""
+    identity = json.loads(task)
+    loaded: Data = plugins.load("task", identity["name"], plugin_paths)(**identity["parameters"]).load(folder)
+    if loaded.fingerprint != identity["fingerprint"]:
+        raise ValueError(f"the data of task {identity['name']} changed since the run was planned: run it again")
+    return loaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +93,7 @@ class Bench:
 
     @cached_property
     def data(self) -> Data:
-        task = self.identity["task"]
-        return _data(plugins.load("task", task["name"], self.plugin_paths)(**task["parameters"]), self.cache)
+        return _data(canonical(self.identity["task"]), self.plugin_paths, self.cache)
 
     @cached_property
     def stream(self) -> Stream:
@@ -121,43 +122,38 @@ def execute(
 ) -> Record:
     """Run one stage and put its folder in place. Divergence and errors end in a record too, with their reason."""
     started, clock = datetime.now(UTC), time.monotonic()
-    bench = Bench(identity=stage.identity, plugin_paths=plugin_paths, cache=cache)
     events = [{"event": "started", "at": started.isoformat(timespec="milliseconds")}]
-    outcome, status, reason = None, "ok", ""
     try:
         parent = Checkpoint.load(store.folder(stage.parent) / CHECKPOINT) if stage.parent else None
-        outcome = run(stage, bench, parent, notify)
-    except Diverged as error:
-        status, reason = "diverged", str(error)
-    except Exception as error:
-        status, reason = "failed", f"{type(error).__name__}: {error}"
+        outcome = run(stage, Bench(identity=stage.identity, plugin_paths=plugin_paths, cache=cache), parent, notify)
+    except (Exception, SystemExit) as error:  # a plugin's sys.exit ends its stage, not the worker
+        outcome = Outcome(status="failed", reason=f"{type(error).__name__}: {error}")
         events.append({"event": "error", "text": "".join(traceback.format_exception(error))})
-    events.append({"event": status, "at": datetime.now(UTC).isoformat(timespec="milliseconds")})
-    done = outcome or Outcome(checkpoint=None)  # type: ignore[arg-type]
-    record = Record(
-        **{name: getattr(stage, name) for name in ("key", "kind", "label", "parent", "identity")},
-        status=status,  # type: ignore[arg-type]
-        reason=reason,
-        tokens=done.tokens,
-        flops=done.flops,
-        measures=done.measures,
-        started=started.isoformat(timespec="seconds"),
+    events.append({"event": outcome.status, "at": datetime.now(UTC).isoformat(timespec="milliseconds")})
+    record = Record.of(
+        stage,
+        **{name: getattr(outcome, name) for name in ("status", "reason", "tokens", "flops", "measures")},
+        started=started.isoformat(timespec="milliseconds"),
         wall_s=time.monotonic() - clock,
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        * (1 if sys.platform == "darwin" else 1024),
+        peak_memory_bytes=_peak_memory(),
         restarts=restarts,
         environment=environment(),
     )
 
     def fill(folder: Path) -> None:
         (folder / EVENTS).write_text("".join(canonical(event) + "\n" for event in events), encoding="utf-8")
-        if outcome:
-            decayed = stage.kind == "cooldown" and not stage.identity["grows"]
-            outcome.checkpoint.save(folder / CHECKPOINT, moments=not decayed)
-            if outcome.curve:
-                pd.DataFrame(outcome.curve).to_parquet(folder / CURVE, index=False)
+        if outcome.checkpoint:
+            trained_on = stage.kind != "cooldown" or stage.identity["grows"]
+            outcome.checkpoint.save(folder / CHECKPOINT, moments=trained_on)
+        if outcome.curve:
+            pd.DataFrame(outcome.curve).to_parquet(folder / CURVE, index=False)
 
     return store.write(record, fill)
+
+
+def _peak_memory() -> int:
+    """Largest resident memory of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def environment() -> dict[str, Any]:
@@ -200,61 +196,99 @@ def schedule(kind: str, tokens: int, start: int, until: int, warmup: int) -> flo
 
 def train(kind: str, bench: Bench, parent: Checkpoint, notify: Notify) -> Outcome:
     """Train from the parent's position to the identity's `until`, evaluating on the way and at the end."""
-    settings, until = bench.identity["train"], int(bench.identity["until"])
-    start = parent.state.tokens
-    net = parent.state.model()
-    masks = {name: mask for name, mask in parent.frozen.items() if bool(mask.any())}
-    for name, mask in masks.items():
-        net.weights[name].requires_grad_(not bool(mask.all()))
-    adam = optimizer.Settings(
-        **{k: settings[k] for k in ("optimizer", "learning_rate", "weight_decay", "betas", "eps")}
-    )
-    inner = optimizer.build(parent.state, net, adam)
-    module, wrapped = bench.fabric.setup(net, inner)
-    partly = {name: (mask, net.weights[name].detach().clone()) for name, mask in masks.items() if not bool(mask.all())}
-    whole = [name for name in masks if name not in partly]
-    cost, out = ledger.train_flops(parent.state.shape, whole), Outcome(checkpoint=parent)
-    losses: list[float] = []
-    next_eval = (start // settings["eval_every"] + 1) * settings["eval_every"]
+    loop = _Loop(kind, bench, parent)
+    every = bench.identity["train"]["eval_every"]
+    while loop.tokens < loop.until:
+        if not math.isfinite(loop.step()):
+            return loop.diverged()
+        notify(loop.tokens - loop.start)
+        if loop.tokens // every > (loop.tokens - bench.step) // every or loop.tokens == loop.until:
+            loop.evaluate()
+    loss = loop.out.curve[-1]["loss"]
+    if not math.isfinite(loss):
+        return loop.diverged()
+    loop.out.measures["loss"] = loss
+    loop.out.checkpoint = replace(parent, state=optimizer.collect(parent.state, loop.net, loop.inner, loop.tokens))
+    return loop.out
 
-    def evaluate(tokens: int) -> None:
-        loss, flops = validate(bench, net, parent.multipliers(tokens))
-        out.flops["eval"] = out.flops.get("eval", 0.0) + flops
-        rate = settings["learning_rate"] * schedule(kind, tokens, start, until, settings["warmup"])
-        mean = math.fsum(losses) / len(losses) if losses else math.nan
-        out.curve.append({"tokens": tokens, "loss": loss, "train_loss": mean, "learning_rate": rate})
-        losses.clear()
 
-    tokens = start
-    while tokens < until:
-        net.masks = parent.multipliers(tokens)
-        batch = bench.batch(tokens)
-        tokens += bench.step
-        optimizer.set_rate(inner, settings["learning_rate"] * schedule(kind, tokens, start, until, settings["warmup"]))
-        loss = model.loss(module, batch)
+class _Loop:
+    """A train or cooldown stage under way: its model, its optimizer, its position, and what it came to so far."""
+
+    def __init__(self, kind: str, bench: Bench, parent: Checkpoint) -> None:
+        self.kind, self.bench, self.parent = kind, bench, parent
+        self.settings: Mapping[str, Any] = bench.identity["train"]
+        self.start = self.tokens = parent.state.tokens
+        self.until: int = bench.identity["until"]
+        self.out, self.losses = Outcome(), list[float]()
+        self.net = parent.state.model()
+        frozen = {name for name, mask in parent.frozen.items() if bool(mask.all())}
+        for name in frozen:
+            self.net.weights[name].requires_grad_(False)
+        self.kept = [
+            (weight, mask, weight.detach().clone())
+            for name, mask in parent.frozen.items()
+            if name not in frozen and bool(mask.any())
+            for weight in [self.net.weights[name]]
+        ]
+        self.cost = ledger.train_flops(parent.state.shape, frozen) * bench.step
+        names = ("optimizer", "learning_rate", "weight_decay", "betas", "eps")
+        self.inner = optimizer.build(
+            parent.state, self.net, optimizer.Settings(**{name: self.settings[name] for name in names})
+        )
+        self.module, self.wrapped = bench.fabric.setup(self.net, self.inner)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, at the base shape, of the step that ends at the position."""
+        share = schedule(self.kind, self.tokens, self.start, self.until, self.settings["warmup"])
+        return float(self.settings["learning_rate"] * share)
+
+    def step(self) -> float:
+        """One step; returns its loss, and leaves the weights as they were where that is not finite."""
+        self.net.masks = self.parent.multipliers(self.tokens)
+        batch = self.bench.batch(self.tokens)
+        self.tokens += self.bench.step
+        self._count("train" if self.kind == "train" else "cooldown", self.cost)
+        self.out.tokens = self.tokens - self.start
+        loss = model.loss(self.module, batch)
         if not math.isfinite(value := loss.item()):
-            raise Diverged(tokens)
-        losses.append(value)
-        bench.fabric.backward(loss)
-        if settings["clip"]:
-            bench.fabric.clip_gradients(module, wrapped, max_norm=settings["clip"], error_if_nonfinite=False)
-        wrapped.step()
-        wrapped.zero_grad()
+            return value
+        self.losses.append(value)
+        self.bench.fabric.backward(loss)
+        self._update()
+        return value
+
+    def _update(self) -> None:
+        """Step the optimizer; frozen entries add nothing to the gradient's norm and stay where they are."""
+        for weight, mask, _ in self.kept:
+            assert weight.grad is not None
+            weight.grad.masked_fill_(mask, 0.0)
+        if self.settings["clip"]:
+            self.bench.fabric.clip_gradients(
+                self.module, self.wrapped, max_norm=self.settings["clip"], error_if_nonfinite=False
+            )
+        optimizer.set_rate(self.inner, self.rate)
+        self.wrapped.step()
+        self.wrapped.zero_grad()
         with torch.no_grad():
-            for name, (mask, kept) in partly.items():
-                net.weights[name].copy_(torch.where(mask, kept, net.weights[name]))
-        notify(tokens - start)
-        if tokens >= next_eval and tokens < until:
-            evaluate(tokens)
-            next_eval += settings["eval_every"]
-    evaluate(tokens)
-    if not math.isfinite(out.curve[-1]["loss"]):
-        raise Diverged(tokens)
-    out.checkpoint = replace(parent, state=optimizer.collect(parent.state, net, inner, tokens))
-    out.tokens = tokens - start
-    out.flops["train" if kind == "train" else "cooldown"] = cost * out.tokens
-    out.measures["loss"] = out.curve[-1]["loss"]
-    return out
+            for weight, mask, before in self.kept:
+                weight.copy_(torch.where(mask, before, weight))
+
+    def evaluate(self) -> None:
+        loss, flops = validate(self.bench, self.net, self.parent.multipliers(self.tokens))
+        self._count("eval", flops)
+        mean = math.fsum(self.losses) / len(self.losses)
+        self.losses.clear()
+        self.out.curve.append({"tokens": self.tokens, "loss": loss, "train_loss": mean, "learning_rate": self.rate})
+
+    def diverged(self) -> Outcome:
+        """The outcome of a loop whose last loss was not finite: no checkpoint, but what it spent."""
+        self.out.status, self.out.reason = "diverged", f"the loss was not finite at token {self.tokens:,}"
+        return self.out
+
+    def _count(self, purpose: str, flops: float) -> None:
+        self.out.flops[purpose] = self.out.flops.get(purpose, 0.0) + flops
 
 
 @torch.no_grad()
@@ -262,21 +296,24 @@ def validate(bench: Bench, net: LanguageModel, masks: Mapping[str, Tensor]) -> t
     """Mean loss in nats per token on the fixed validation windows, and its FLOPs."""
     net.masks = dict(masks)
     mean = MeanMetric()
-    for windows in bench.valid.split(EVAL_WINDOWS):
+    for windows in torch.split(bench.valid, EVAL_WINDOWS):
         mean.update(model.loss(net, windows).double(), weight=len(windows))
     return mean.compute().item(), ledger.forward_flops(net.shape) * bench.valid[:, 1:].numel()
 
 
 def grow(bench: Bench, parent: Checkpoint) -> Outcome:
     """Grow the parent by the identity's strategy, and measure what that changed."""
-    identity = bench.identity
-    spec, source = identity["strategy"], parent.state
+    identity, source = bench.identity, parent.state
+    spec, shape = identity["strategy"], Shape.read(identity["shape"])
+    if plugins.source_hash(plugins.find("strategy", spec["name"], bench.plugin_paths)) != spec["plugin"]:
+        raise ValueError(f"the source of strategy {spec['name']} changed since the run was planned: run it again")
     strategy = plugins.load("strategy", spec["name"], bench.plugin_paths)(**spec["parameters"])
     probe = Probe(lambda used: bench.batch(source.tokens + used), strategy.probe_tokens)
     rng = generator(identity["seed"], "grow", source.tokens)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        growth = strategy.grow(source, Shape.read(identity["shape"]), probe, rng)
+        growth = strategy.grow(source, shape, probe, rng)
     counted = float(counter.get_total_flops())
+    check(growth, shape)
     grown = growth.state if identity["train"]["moments"] == "carried" else growth.state.reset()
     growth = replace(growth, state=replace(grown, tokens=source.tokens + probe.tokens))
     out = Outcome(
@@ -290,8 +327,31 @@ def grow(bench: Bench, parent: Checkpoint) -> Outcome:
     return out
 
 
+def check(growth: Growth, shape: Shape) -> None:
+    """Raise ValueError where a strategy returned what the engine cannot train: other sizes, masks or ramps."""
+    state = growth.state
+    if state.shape != shape:
+        raise ValueError(f"the strategy returned the shape {state.shape}, and its target says {shape}")
+    for name, weight in shape.weights.items():
+        found = tuple(state.weights[name].shape) if name in state.weights else None
+        if found != weight.sizes:
+            raise ValueError(f"the strategy returned the weight {name} with sizes {found}, not {weight.sizes}")
+    for name, mask in growth.frozen.items():
+        if name not in shape.weights or mask.dtype != torch.bool or tuple(mask.shape) != shape.weights[name].sizes:
+            raise ValueError(f"frozen[{name!r}] must be a boolean mask of the weight {name!r}, of its sizes")
+    ramped = {str(axis): size for axis, size in shape.axes.items() if axis.admits not in ("any", "fixed")}
+    for ramp in growth.ramps:
+        if ramp.axis not in ramped:
+            raise ValueError(f"no ramp acts on the axis {ramp.axis!r}{plugins.nearest(ramp.axis, ramped)}")
+        if ramp.new.dtype != torch.bool or tuple(ramp.new.shape) != (ramped[ramp.axis],) or ramp.tokens < 1:
+            raise ValueError(
+                f"the ramp of {ramp.axis} needs a boolean for each of its {ramped[ramp.axis]} units, and tokens > 0"
+            )
+
+
 def measure_growth(bench: Bench, parent: Checkpoint, growth: Growth, out: Outcome) -> None:
     """Largest logit change, loss jump and alive share, right after growth; charged to evaluation."""
+    assert out.checkpoint is not None
     before, after = parent.state.model(), growth.state.model()
     start = growth.state.tokens
     loss_before, flops_before = validate(bench, before, parent.multipliers(parent.state.tokens))
@@ -313,7 +373,7 @@ def measure_growth(bench: Bench, parent: Checkpoint, growth: Growth, out: Outcom
 def alive_share(growth: Growth, found: Mapping[str, Tensor]) -> float | None:
     """Share of the squared gradient norm outside the old model's subspace; frozen entries receive none.
 
-    None where the strategy states no maps, or nothing was added.
+    None where the strategy states no maps, nothing was added, or a gradient is not finite.
     """
     if not growth.maps and growth.layers is None:
         return None
@@ -323,4 +383,6 @@ def alive_share(growth: Growth, found: Mapping[str, Tensor]) -> float | None:
         gradient = found[name] if name not in growth.frozen else found[name].masked_fill(growth.frozen[name], 0.0)
         out, all_ = axes.outside_share(gradient, weight, growth.maps)
         outside, total = outside + (all_ if weight.layer in muted else out), total + all_
+    if not math.isfinite(total):
+        return None
     return outside / total if total > 0 else 0.0

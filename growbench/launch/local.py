@@ -8,12 +8,14 @@ import contextlib
 import heapq
 import json
 import multiprocessing
+import os
 import signal
-import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -79,11 +81,11 @@ class _Queue:
         for key, stage in plan.stages.items():
             self.children.setdefault(stage.parent or "", []).append(key)
         self._left: dict[str, float] = {}
-        for key, stage in reversed(plan.stages.items()):
+        for key, stage in reversed(list(plan.stages.items())):
             self._left[key] = stage.flops + max((self._left[c] for c in self.children.get(key, ())), default=0.0)
         found = {key: self._find(store, key) for key in plan.stages}
         self.open = {key for key, record in found.items() if record is None}
-        for key, record in found.items():
+        for record in found.values():
             if record is not None:
                 self._settle(record, cached=True)
         for key in list(self.open):
@@ -92,13 +94,13 @@ class _Queue:
                 self._offer(key)
 
     def _find(self, store: Store, key: str) -> Record | None:
-        """A stage's record if it need not run: a damaged or failed one is removed, and said."""
+        """A stage's record if it need not run; one that failed runs again, and so does a damaged one, which is named."""
         try:
             record = store.read(key)
         except ValueError as error:
-            self.report("log", key, str(error))
-            record = None
+            self.report("log", key, f"{error}; it is removed and computed again")
             store.discard(key)
+            return None
         return None if record is None or record.status == "failed" else record
 
     def _offer(self, key: str) -> None:
@@ -193,7 +195,13 @@ class _Pool:
         process = context.Process(
             target=_work, args=(theirs, self.out, self.plan.plugin_paths, self.plan.cache), daemon=True
         )
-        process.start()
+        # Ctrl-C reaches the whole group, and this process decides: workers inherit a mask without it, from their start.
+        resource_tracker.ensure_running()  # else started by the first worker's start, and it lifts the mask
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
         return _Worker(process=process, pipe=ours)
 
@@ -214,12 +222,15 @@ class _Pool:
         except (EOFError, OSError):
             self._bury(worker, stage, queue)
             return
-        if isinstance(message, Record):
-            worker.stage = None
-            queue.settle(message)
-        else:
-            worker.tokens = message
-            queue.report("progress", stage.key, tokens=self._in_flight())
+        match message:
+            case Record():
+                worker.stage = None
+                queue.settle(message)
+            case OSError():
+                raise OSError(f"{self.out} cannot be written: {message}") from message
+            case _:
+                worker.tokens = message
+                queue.report("progress", stage.key, tokens=self._in_flight())
 
     def _bury(self, worker: _Worker, stage: Stage, queue: _Queue) -> None:
         """A worker died: replace it, and start its stage again unless that has been tried often enough."""
@@ -231,9 +242,10 @@ class _Pool:
             queue.report("log", stage.key, f"its worker {how}; started again ({tried} of {RESTARTS})")
             self._assign(replacement, stage, queue)
             return
-        own = {name: getattr(stage, name) for name in ("key", "kind", "label", "parent", "identity")}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         reason = f"its worker {how}, {tried} times"
-        queue.settle(Store(self.out).write(Record(**own, status="failed", reason=reason, restarts=RESTARTS)))
+        record = Record.of(stage, status="failed", reason=reason, started=now, restarts=RESTARTS)
+        queue.settle(Store(self.out).write(record))
 
 
 def _how(code: int | None) -> str:
@@ -243,8 +255,8 @@ def _how(code: int | None) -> str:
 
 
 def _work(pipe: Connection, out: Path, plugin_paths: tuple[Path, ...], cache: Path) -> None:
-    """A worker's life: take a stage, run it, say what came out; end when the other side is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the run's process decides
+    """A worker's life: take a stage, run it, say what came out; end when the run's process has ended."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
     from growbench.train import execute
@@ -259,9 +271,17 @@ def _work(pipe: Connection, out: Path, plugin_paths: tuple[Path, ...], cache: Pa
             last = now
             pipe.send(tokens)
 
-    try:
-        while True:
-            stage, restarts = pipe.recv()
+    while True:
+        stage, restarts = pipe.recv()
+        try:
             pipe.send(execute(stage, store, plugin_paths, cache, notify, restarts))
-    except (EOFError, OSError):
-        sys.exit(0)
+        except OSError as error:  # the folder cannot be written: no other stage could be either
+            pipe.send(error)
+
+
+def _end_with_parent() -> None:
+    """End at once when the run's process has, whatever the stage is at: the folder may be another run's by then."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
