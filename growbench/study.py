@@ -37,7 +37,7 @@ NotNegative = Annotated[Real, Field(ge=0)]
 Fraction = Annotated[Real, Field(ge=0, lt=1)]
 Value = Annotated[bool | int | float | str | list[int] | list[float] | list[str] | None, BeforeValidator(_plain)]
 Optimizer = Literal["adamw", "sgd"]
-Precision = Literal["64-true", "32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"]
+Precision = Literal["64-true", "32-true", "bf16-mixed"]
 
 
 class _Part(BaseModel):
