@@ -525,8 +525,13 @@ class _Tree:
 
     def try_maps(self, made: Strategy, source: Shape, target: Shape) -> None:
         """Ask a strategy for the map of every axis that changes: what it cannot reach is said now."""
+        if type(made).grow is not Strategy.grow and type(made).widen is Strategy.widen:
+            return  # it grows without maps
         if target.layers > source.layers:
             source = source.with_layers(made.deepen(source.layers, target.layers).source)
-        if type(made).widen is not Strategy.widen:
-            for axis, (old, new) in changed(source, target).items():
-                made.widen(axis, old, new, Generator().manual_seed(0))
+        if target.layers != source.layers:
+            raise ValueError(f"deepen gives {source.layers} layers where {target.layers} are asked for")
+        for axis, (old, new) in changed(source, target).items():
+            found = made.widen(axis, old, new, Generator().manual_seed(0))
+            if (found.old, found.new) != (old, new):
+                raise ValueError(f"widen maps axis {axis} from {found.old} to {found.new} units, not {old} to {new}")

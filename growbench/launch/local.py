@@ -94,7 +94,7 @@ class _Queue:
                 self._offer(key)
 
     def _find(self, store: Store, key: str) -> Record | None:
-        """A stage's record if it need not run; one that failed runs again, and so does a damaged one, which is named."""
+        """A stage's record if it need not run; a failed one runs again, and so does a damaged one, which is named."""
         try:
             record = store.read(key)
         except ValueError as error:
