@@ -23,7 +23,7 @@ from torch import Tensor
 from growbench.labels import Admits, Axis, Dim, Weight
 
 Maps = Mapping[Axis, "AxisMap"]
-Side = Literal["writers", "readers"]
+Side = Literal["writers", "readers", "both"]
 TOLERANCE = 1e-9
 """How far a float64 map may be from commuting, relative, to count as exact."""
 
@@ -125,6 +125,11 @@ def grow(tensor: Tensor, weight: Weight, maps: Maps) -> Tensor:
     return _along(tensor, [_vector(d, maps[d.axis]) if d.axis in maps else None for d in weight.dims])
 
 
+def operate(tensor: Tensor, weight: Weight, matrices: Mapping[Axis, Tensor]) -> Tensor:
+    """One matrix (new x old) per axis, applied wherever the axis is written or read; differentiable in the matrices."""
+    return _along(tensor, [matrices.get(dim.axis) for dim in weight.dims])
+
+
 def shrink(tensor: Tensor, weight: Weight, maps: Maps) -> Tensor:
     """The left inverse of `grow`: shrink(grow(W)) = W."""
     return _along(tensor, [_covector(d, maps[d.axis]).T if d.axis in maps else None for d in weight.dims])
@@ -157,21 +162,30 @@ def unseen(axis: Axis, m: AxisMap) -> Side:
 
 def open_dims(weight: Weight, maps: Maps, sides: Mapping[Axis, Side]) -> list[bool]:
     """Which dimensions of a weight carry noise into free directions, given the open side of every growing axis."""
-    return [d.axis in maps and (d.role == "writes") == (sides[d.axis] == "writers") for d in weight.dims]
+    role = {"writers": (True,), "readers": (False,), "both": (True, False)}
+    return [d.axis in maps and (d.role == "writes") in role[sides[d.axis]] for d in weight.dims]
 
 
 def free(noise: Tensor, weight: Weight, maps: Maps, sides: Mapping[Axis, Side]) -> Tensor:
-    """The part of `noise` (new sizes) in the free directions of the open sides, and within E C on the closed ones.
+    """The part of `noise` (new sizes) that goes into free directions of the open sides.
 
-    With the unseen side open on every axis, adding it leaves the function as it was.
+    What is written may be anything in new directions of an open written axis: nobody reads them. The rest may read the
+    new directions of an open axis, in which nothing was written, but only within E C of the closed axes beside it,
+    whose new units are not silent. With the unseen side open on every axis the function stays as it was.
     """
     opened = open_dims(weight, maps, sides)
     if not any(opened):
         return torch.zeros_like(noise)
     image = [_image(d, maps[d.axis]) if d.axis in maps else None for d in weight.dims]
-    inside = _along(noise.double(), [None if o else p for p, o in zip(image, opened, strict=True)])
-    old = _along(inside, [p if o else None for p, o in zip(image, opened, strict=True)])
-    return (inside - old).to(noise.dtype)
+    each = list(zip(weight.dims, image, opened, strict=True))
+    written = [p if is_open and d.role == "writes" else None for d, p, is_open in each]
+    read = [p if is_open and d.role != "writes" else None for d, p, is_open in each]
+    beside = [p if not is_open and d.role != "writes" else None for d, p, is_open in each]
+    whole = noise.double()
+    old = _along(whole, written)
+    inside = _along(old, beside)
+    out = whole - old + (inside - _along(inside, read) if any(p is not None for p in read) else 0.0)
+    return out.to(noise.dtype)
 
 
 def _image(dim: Dim, m: AxisMap) -> Tensor:
@@ -203,12 +217,17 @@ def rows(tensor: Tensor, weight: Weight, axis: Axis) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerMap:
-    """Depth: each new layer copies the old layer `source[i]`; a muted one writes nothing to the residual stream."""
+    """Depth: layer i copies the old layer source[i]; a muted one writes nothing to the residual stream.
+
+    fresh: layers that are drawn anew, but for what muting sets to zero.
+    """
 
     source: tuple[int, ...]
     muted: frozenset[int] = frozenset()
+    fresh: frozenset[int] = frozenset()
 
     @property
     def exact(self) -> bool:
         """Whether the function is preserved: every old layer once, in order, all others muted."""
-        return [s for i, s in enumerate(self.source) if i not in self.muted] == sorted(set(self.source))
+        heard = [i for i in range(len(self.source)) if i not in self.muted]
+        return [self.source[i] for i in heard] == sorted(set(self.source)) and not self.fresh.intersection(heard)

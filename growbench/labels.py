@@ -63,6 +63,10 @@ class Weight:
     def name(self) -> str:
         return self.part if self.layer is None else f"{self.layer}/{self.part}"
 
+    def at(self, layer: int) -> str:
+        """The name of the same part in another layer."""
+        return self.part if self.layer is None else f"{layer}/{self.part}"
+
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(dim.size for dim in self.dims)
@@ -82,8 +86,11 @@ class Weight:
             total *= 1 if dim.role == "writes" or self.lookup else dim.size
         return total
 
-    def writes(self, name: str) -> bool:
-        return any(dim.axis.name == name and dim.role == "writes" for dim in self.dims)
+    def writes(self, axis: Axis) -> bool:
+        return any(dim.axis == axis and dim.role == "writes" for dim in self.dims)
+
+    def reads(self, axis: Axis) -> bool:
+        return any(dim.axis == axis and dim.role != "writes" for dim in self.dims)
 
     @property
     def label(self) -> str:

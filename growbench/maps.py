@@ -36,6 +36,13 @@ def copy(source: Sequence[int] | Tensor, old: int, *, isometric: bool = False) -
     return AxisMap(expand, expand.T / expand.square().sum(0)[:, None])
 
 
+def even_copies(axis: Axis, old: int, new: int) -> AxisMap:
+    """As many whole copies of the axis as fit, the rest silent; weighted where the axis admits isometries."""
+    copies = torch.arange(new) % old
+    copies[new // old * old :] = -1
+    return copy(copies, old, isometric=axis.admits == "isometry")
+
+
 def clone(axis: Axis, old: int, new: int) -> AxisMap:
     """The whole axis repeated, units 0..old-1, 0..old-1, ... (HyperCloning, arXiv:2409.12903), as the axis admits."""
     return fitted_copy(axis, torch.arange(new) % old, old)

@@ -84,10 +84,14 @@ class LanguageModel(nn.Module):
         mask = self.masks.get("residual")
         x = F.embedding(tokens, self.weights["embed"])
         for layer in range(self.shape.layers):
-            x = x + self.attention(layer, norm(x, mask))
-            x = x + self.pattention(f"{layer}/ffn", f"{layer}/ffn", norm(x, mask))
+            x = x + self.heard(layer, self.attention(layer, norm(x, mask)))
+            x = x + self.heard(layer, self.pattention(f"{layer}/ffn", f"{layer}/ffn", norm(x, mask)))
         readout = self.weights["embed" if self.shape.tied else "head"]
         return F.linear(norm(x, mask), readout) * self.logit_scale
+
+    def heard(self, layer: int, y: Tensor) -> Tensor:
+        """What a layer adds to the residual stream, as far as a mask over the layers lets it."""
+        return y if (mask := self.masks.get("layer")) is None else y * mask[layer]
 
     def attention(self, layer: int, x: Tensor) -> Tensor:
         """Causal attention in one layer: x (B, T, residual) to (B, T, residual)."""
@@ -96,8 +100,9 @@ class LanguageModel(nn.Module):
         q, k, v = (self.project(layer, p, x).view(batch, length, heads, -1).transpose(1, 2) for p in "qkv")
         q, k = (rotate(z, self.cos[:length], self.sin[:length]) for z in (q, k))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.score_scale)
-        if (mask := self.masks.get(f"{layer}/head")) is not None:
-            mixed = mixed * mask[:, None, None]
+        for axis, sizes in (("head", (heads, 1, 1)), ("value", (1, 1, -1))):
+            if (mask := self.masks.get(f"{layer}/{axis}")) is not None:
+                mixed = mixed * mask.view(sizes)
         return self.project(layer, "o", mixed.transpose(1, 2).flatten(2))
 
     def project(self, layer: int, projection: str, x: Tensor) -> Tensor:

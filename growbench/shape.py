@@ -93,6 +93,10 @@ class Shape:
         size: int | tuple[int, ...] = getattr(self, name)
         return size[layer] if isinstance(size, tuple) else size
 
+    def per_layer(self, name: str) -> tuple[int, ...]:
+        """Sizes, layer by layer, of a field that may differ by layer."""
+        return tuple(self.at(name, layer) for layer in range(self.layers))
+
     def with_layers(self, source: tuple[int, ...]) -> "Shape":
         """The shape whose layer i has the sizes of this shape's layer source[i]."""
         varied: dict[str, Any] = {

@@ -16,6 +16,7 @@ from growbench.shape import Shape
 
 Tensors = Mapping[str, Tensor]
 T = TypeVar("T")
+RESIDUAL = Axis(name="residual")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +67,17 @@ class State:
             norms={name: n * _multiplicity(name, maps) for name, n in self.norms.items()},
         )
 
-    def deepen(self, layers: LayerMap) -> "State":
+    def deepen(self, layers: LayerMap, rng: Generator) -> "State":
         """The state with the layers of `layers`, copied with their moments; muted ones write zero to the residual."""
         shape = self.shape.with_layers(layers.source)
         origin = {
             name: weight.part if weight.layer is None else f"{layers.source[weight.layer]}/{weight.part}"
             for name, weight in shape.weights.items()
         }
-        muted = {name for name, w in shape.weights.items() if w.layer in layers.muted and w.writes("residual")}
+        muted = {name for name, w in shape.weights.items() if w.layer in layers.muted and w.writes(RESIDUAL)}
+        fresh = {name for name, w in shape.weights.items() if w.layer in layers.fresh and name not in muted}
+        dtype = self.weights["embed"].dtype
+        drawn = {name: draw(w, self.scaling, rng, dtype) for name, w in shape.weights.items() if name in fresh}
 
         def carry(values: Mapping[str, T]) -> dict[str, T]:
             return {name: values[old] for name, old in origin.items() if old in values}
@@ -81,8 +85,8 @@ class State:
         return replace(
             self,
             shape=shape,
-            weights={n: torch.zeros_like(w) if n in muted else w for n, w in carry(self.weights).items()},
-            first={n: torch.zeros_like(m) if n in muted else m for n, m in carry(self.first).items()},
+            weights={n: torch.zeros_like(w) if n in muted else w for n, w in carry(self.weights).items()} | drawn,
+            first={n: torch.zeros_like(m) if n in muted | fresh else m for n, m in carry(self.first).items()},
             second=carry(self.second),
             steps=carry(self.steps),
             norms={str(a): self.norms[str(replace(a, layer=layers.source[a.layer or 0]))] for a in normed_axes(shape)},

@@ -137,7 +137,7 @@ class Strategy:
     def grow(self, state: State, shape: Shape, probe: Probe, rng: Generator) -> Growth:
         """The source grown to `shape`: a function of its arguments, which it leaves untouched."""
         layers = self.deepen(state.shape.layers, shape.layers) if shape.layers > state.shape.layers else None
-        state = state.deepen(layers) if layers else state
+        state = state.deepen(layers, rng) if layers else state
         sizes = changed(state.shape, shape)
         grown_maps = {axis: self.widen(axis, old, new, rng) for axis, (old, new) in sizes.items()}
         grown = state.widen(shape, grown_maps)
@@ -154,3 +154,19 @@ class Strategy:
                 noise = self.fill(weight, out[name], own, fresh)
                 out[name] = out[name] + axes.free(noise, weight, own, sides).to(out[name].dtype)
         return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deepening(Strategy):
+    """Base of strategies that grow depth alone: override `deepen`. Repeated layers change the function."""
+
+    @property
+    def preserves(self) -> Literal["function", "nothing"]:
+        return "nothing"
+
+    def supports(self, source: Shape, target: Shape) -> str:
+        if target.layers == source.layers:
+            return "it grows depth alone, and the ladder adds no layers"
+        layers = self.deepen(source.layers, target.layers)
+        wider = changed(source.with_layers(layers.source), target)
+        return f"it grows depth alone, and axis {next(iter(wider))} grows too" if wider else ""

@@ -1,0 +1,22 @@
+"""Muted copies: each layer repeated in place, the copies writing nothing at first."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from growbench.axes import LayerMap
+from growbench.maps import insert
+from growbench.strategy import Deepening
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroDepth(Deepening):
+    """Copies of the old layers, each right after its own, with zero writers to the residual stream (G_zero in depth,
+    arXiv:2405.15319; LEMON, arXiv:2310.07999).
+    """
+
+    @property
+    def preserves(self) -> Literal["function", "nothing"]:
+        return "function"
+
+    def deepen(self, old: int, new: int) -> LayerMap:
+        return insert(old, new)
