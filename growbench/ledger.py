@@ -29,8 +29,9 @@ def train_flops(shape: Shape, frozen: Collection[str] = ()) -> float:
         if not weight.lookup:
             total += 2 * weight.count * (trained + reached)
         if trained or reached:
-            live.update(d.axis for d in weight.dims if d.role == "writes")
-            if weight.writes("head"):
+            written = {d.axis for d in weight.dims if d.role == "writes"}
+            live |= written
+            if any(axis.name == "head" for axis in written):
                 heads.setdefault(weight.layer, set()).add(weight.part[0])
     if shape.tied:
         readout = shape.weights["embed"]

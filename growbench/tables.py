@@ -56,17 +56,22 @@ def read_plan(out: Path) -> dict[str, Any]:
 def status(out: Path) -> dict[str, Any]:
     """How far a folder's study has come: stages by status, and the reasons of those that did not end well."""
     plan, store = read_plan(out), Store(out)
-    records = {key: record for key, record in store.records().items() if key in plan["stages"]}
-    bad = [r for r in records.values() if r.status != "ok"]
-    return {
-        "study": plan["name"],
-        "out": str(out),
-        "stages": len(plan["stages"]),
-        "ok": sum(r.status == "ok" for r in records.values()),
-        "diverged": sum(r.status == "diverged" for r in bad),
-        "failed": sum(r.status == "failed" for r in bad),
-        "problems": [{"stage": r.label, "status": r.status, "reason": r.reason} for r in bad],
-    }
+    counts = dict.fromkeys(("ok", "diverged", "failed", "damaged"), 0)
+    problems = []
+    for key, (_, _, label) in plan["stages"].items():
+        try:
+            record = store.read(key)
+        except ValueError as error:
+            found, reason = "damaged", str(error)
+        else:
+            if record is None:
+                continue
+            found, reason = record.status, record.reason
+        counts[found] += 1
+        if found != "ok":
+            problems.append({"stage": label, "status": found, "reason": reason})
+    about = {"study": plan["name"], "out": str(out), "stages": len(plan["stages"])}
+    return about | counts | {"problems": problems}
 
 
 def provenance(out: Path) -> dict[str, Any]:

@@ -339,7 +339,8 @@ def check(growth: Growth, shape: Shape) -> None:
     for name, mask in growth.frozen.items():
         if name not in shape.weights or mask.dtype != torch.bool or tuple(mask.shape) != shape.weights[name].sizes:
             raise ValueError(f"frozen[{name!r}] must be a boolean mask of the weight {name!r}, of its sizes")
-    ramped = {str(axis): size for axis, size in shape.axes.items() if axis.admits not in ("any", "fixed")}
+    ramped = {str(axis): size for axis, size in shape.axes.items() if not axis.name.endswith(("key", "vocab", "_rank"))}
+    ramped["layer"] = shape.layers
     for ramp in growth.ramps:
         if ramp.axis not in ramped:
             raise ValueError(f"no ramp acts on the axis {ramp.axis!r}{plugins.nearest(ramp.axis, ramped)}")

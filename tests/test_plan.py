@@ -105,7 +105,7 @@ def test_every_path_sums_exactly_to_its_budget_or_the_plan_is_refused(
     probing = toy.plugin(folder, "probing", toy.PROBING)
     budget = {"tokens": steps * toy.STEP, "split": [split], "points": [*sorted(points), 1.0], "cooldown": cooldown}
     budget |= {"source": source, "warmup": 0.0}
-    given = {"plugins": [probing], "strategies": ["scratch", "continue", "probing"], "budget": budget}
+    given: dict[str, Any] = {"plugins": [probing], "strategies": ["scratch", "continue", "probing"], "budget": budget}
     if (refused := refusal(lambda: toy.plan(folder, **given))) is not None:
         assert "cooldown" in refused
         return

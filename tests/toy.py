@@ -1,14 +1,16 @@
 """Toy studies that run in seconds: two architectures of one or two layers, on a page of made-up words."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from growbench.launch import Summary, local
 from growbench.plan import Plan, make_plan
-from growbench.store import Record, Store
+from growbench.store import EVENTS, Record, Stage, Store
 from growbench.study import Study
 from growbench.train import execute
 
@@ -29,7 +31,6 @@ LADDERS: dict[str, list[dict[str, Any]]] = {
 }
 
 PROBING = '''
-"""Masked growth that looks at the data first."""
 from dataclasses import dataclass, replace
 from typing import ClassVar
 import torch
@@ -38,8 +39,8 @@ from growbench.strategy import Ramp, Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Probing(Strategy):
-    """New ffn units fade in over `fade` tokens; half of the old embedding stays as it is; two steps of probes."""
-    fade: int = 256
+    """New units of the first ffn write at random and fade in; half of the old embedding is frozen; two probes."""
+    fade: int = 512
     probe_tokens: ClassVar[int] = 128
 
     def widen(self, axis, old, new, rng):
@@ -49,11 +50,14 @@ class Probing(Strategy):
         probe.gradients(state)
         probe.batch()
         growth = super().grow(state, shape, probe, rng)
-        frozen = torch.zeros_like(growth.state.weights["embed"], dtype=torch.bool)
-        frozen[::2] = True
+        weights = dict(growth.state.weights)
         new = torch.arange(shape.at("ffn", 0)) >= state.shape.at("ffn", 0)
-        ramp = Ramp(axis="0/ffn", new=new, tokens=self.fade)
-        return replace(growth, frozen={"embed": frozen}, ramps=(ramp,))
+        values = weights["0/ffn/values"]
+        weights["0/ffn/values"] = torch.where(new, torch.randn(values.shape, generator=rng), values)
+        frozen = torch.zeros_like(weights["embed"], dtype=torch.bool)
+        frozen[::2] = True
+        ramps = (Ramp(axis="0/ffn", new=new, tokens=self.fade),) if self.fade else ()
+        return replace(growth, state=replace(growth.state, weights=weights), frozen={"embed": frozen}, ramps=ramps)
 '''
 
 
@@ -92,17 +96,58 @@ def study(
     return Study.model_validate(written | changes)
 
 
-def plan(folder: Path, *, plugins: Sequence[Path] = (), only: str | None = None, **given: Any) -> Plan:
-    return make_plan(study(folder, **given), tuple(plugins), only, folder)
+def plan(
+    folder: Path, *, plugins: Sequence[Path] = (), only: str | None = None, cache: Path = Path(), **given: Any
+) -> Plan:
+    return make_plan(study(folder, **given), tuple(plugins), only, cache)
 
 
-def work(planned: Plan, out: Path, keys: Sequence[str] | None = None) -> Mapping[str, Record]:
-    """Run a plan's stages one after another in this process, those whose parents did not end well left out."""
+def work(planned: Plan, out: Path, stages: Sequence[Stage] | None = None) -> Mapping[str, Record]:
+    """Run stages one after another in this process, as a worker would; without those whose parents did not end well."""
+    store, threads = Store(out), torch.get_num_threads()
     torch.set_num_threads(1)
-    store = Store(out)
-    for key in keys if keys is not None else planned.stages:
-        stage = planned.stages[key]
-        parent = store.read(stage.parent) if stage.parent else None
-        if stage.parent is None or (parent is not None and parent.status == "ok"):
-            execute(stage, store, planned.plugin_paths, planned.cache, lambda tokens: None)
+    torch.set_flush_denormal(True)
+    try:
+        for stage in planned.stages.values() if stages is None else stages:
+            parent = store.read(stage.parent) if stage.parent else None
+            if stage.parent is None or (parent is not None and parent.status == "ok"):
+                execute(stage, store, planned.plugin_paths, planned.cache, lambda tokens: None)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
     return store.records()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run of the toy study: both architectures, two seeds, a strategy of a third party among them."""
+
+    plan: Plan
+    out: Path
+    summary: Summary
+    records: Mapping[str, Record]
+
+
+def run(folder: Path) -> Run:
+    probing = plugin(folder, "probing", PROBING)
+    planned = plan(
+        folder,
+        plugins=[probing],
+        strategies=["scratch", "continue", "zero_pad", "lora", {"name": "probing", "architectures": ["transformer"]}],
+        architectures=list(LADDERS),
+        seeds=2,
+    )
+    out = folder / "out"
+    summary = local.run(planned, out, workers=2, progress=lambda event: None, command="growbench run toy")
+    return Run(plan=planned, out=out, summary=summary, records=Store(out).records())
+
+
+def unchanged(records: Mapping[str, Record], others: Mapping[str, Record]) -> bool:
+    """Whether two runs agree, bit for bit, on every stage they share: checkpoints, curves, losses, costs."""
+    shared = records.keys() & others.keys()
+    return bool(shared) and all(_numbers(records[key]) == _numbers(others[key]) for key in shared)
+
+
+def _numbers(record: Record) -> tuple[object, ...]:
+    files = {name: digest for name, digest in record.files.items() if name != EVENTS}
+    return record.status, record.tokens, record.flops, record.measures, files
