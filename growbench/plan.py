@@ -320,12 +320,7 @@ class _Builder:
         plugin = plugins.find("strategy", spec.name, self.plugin_paths)
         strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": plugins.source_hash(plugin)}
         place = f"{trunk.place} > {spec.label}"
-        probes = made.probe_tokens // self.step * self.step
-        if probes < made.probe_tokens and not probes:
-            raise ValueError(
-                f"{spec.label} declares {made.probe_tokens:,} probe tokens, less than one step of {self.step:,}: "
-                "raise its probe_tokens, or lower batch or context"
-            )
+        probes = made.probe_batches * self.step
         identity = common | {"strategy": strategy, "shape": asdict(target)}
         cost = probes * ledger.train_flops(target)
         key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)

@@ -45,25 +45,25 @@ class Growth:
 class Probe:
     """Training batches for a strategy that looks at data while growing; what it draws is metered and charged.
 
-    tokens, flops: what was drawn so far. Drawing more than `allowance` tokens is a ValueError.
+    batches, tokens, flops: what was drawn so far, and spent on gradients. More than `allowance` batches: ValueError.
     """
 
     def __init__(self, draw: Callable[[int], Tensor], allowance: int) -> None:
         self._draw = draw
         self.allowance = allowance
-        self.tokens = 0
+        self.batches = self.tokens = 0
         self.flops = 0.0
 
     def batch(self) -> Tensor:
         """The next training batch, (B, T + 1) tokens, charged as B T tokens."""
-        batch = self._draw(self.tokens)
-        count = batch[:, 1:].numel()
-        if self.tokens + count > self.allowance:
+        if self.batches == self.allowance:
             raise ValueError(
-                f"the strategy asked for {self.tokens + count:,} probe tokens and declares {self.allowance:,}: "
-                "raise its probe_tokens or draw fewer batches"
+                f"the strategy asked for probe batch {self.batches + 1} and declares {self.allowance}: "
+                "raise its probe_batches or draw fewer"
             )
-        self.tokens += count
+        batch = self._draw(self.tokens)
+        self.batches += 1
+        self.tokens += batch[:, 1:].numel()
         return batch
 
     def gradients(self, state: State) -> dict[str, Tensor]:
@@ -92,8 +92,10 @@ class Strategy:
     source: ClassVar[bool] = True
     """False: the arm is trained from its first token at the target shape, without a source to grow from."""
 
-    probe_tokens: ClassVar[int] = 0
-    """The most training tokens that `grow` draws from its probe at one growth."""
+    @property
+    def probe_batches(self) -> int:
+        """The most training batches that `grow` draws from its probe at one growth; they count towards the budget."""
+        return 0
 
     @property
     def preserves(self) -> Literal["function", "nothing"]:

@@ -308,7 +308,7 @@ def grow(bench: Bench, parent: Checkpoint) -> Outcome:
     if plugins.source_hash(plugins.find("strategy", spec["name"], bench.plugin_paths)) != spec["plugin"]:
         raise ValueError(f"the source of strategy {spec['name']} changed since the run was planned: run it again")
     strategy = plugins.load("strategy", spec["name"], bench.plugin_paths)(**spec["parameters"])
-    probe = Probe(lambda used: bench.batch(source.tokens + used), strategy.probe_tokens)
+    probe = Probe(lambda used: bench.batch(source.tokens + used), strategy.probe_batches)
     rng = generator(identity["seed"], "grow", source.tokens)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         growth = strategy.grow(source, shape, probe, rng)

@@ -313,7 +313,7 @@ def test_a_strategy_s_return_value_is_checked(case: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("probe.batch()", "probe.batch(), probe.batch()", "asked for 192 probe tokens and declares 128: raise"),
+        ("probe.batch()", "probe.batch(), probe.batch()", "asked for probe batch 3 and declares 2: raise"),
         ("return replace(growth, state", "return None and replace(growth, state", "AttributeError: "),
         ("return replace(growth, state", "raise SystemExit(3)\n        return replace(growth, state", "SystemExit: 3"),
     ],

@@ -192,11 +192,11 @@ def test_shrinking_and_fixed_axes_are_refused() -> None:
 
 def test_probes_are_metered() -> None:
     state = random_state(TOKENS[0], 16)
-    probe = Probe(lambda used: batch(used, 2), 2 * CONTEXT)
+    probe = Probe(lambda used: batch(used, 2), 1)
     assert set(probe.gradients(state)) == set(state.weights)
     assert probe.tokens == 2 * CONTEXT
     assert probe.flops > 0
-    with pytest.raises(ValueError, match="probe_tokens"):
+    with pytest.raises(ValueError, match="probe_batches"):
         probe.batch()
 
 

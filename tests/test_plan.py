@@ -309,8 +309,7 @@ def test_rungs_of_unequal_size_across_architectures_are_refused(tmp_path: Path) 
         ),
         ("def widen", "def wider", "has no map for axis .*: override widen"),
         ("(Strategy)", "", "is no growbench.strategy.Strategy: derive its class"),
-        ('"""A pad of mine."""', "probe_tokens = 63", "63 probe tokens, less than one step of 64: raise"),
-        ('"""A pad of mine."""', "probe_tokens = 64 * 20", "cannot be met: its cooldown begins at .*probes included"),
+        ('"""A pad of mine."""', "probe_batches = 20", "cannot be met: its cooldown begins at .*probes included"),
     ],
 )
 def test_a_strategy_that_cannot_do_it_is_said_before_anything_is_trained(

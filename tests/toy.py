@@ -41,7 +41,7 @@ from growbench.strategy import Ramp, Strategy
 class Probing(Strategy):
     """New units of the first ffn write at random and fade in; half of the old embedding is frozen; two probes."""
     fade: int = 512
-    probe_tokens: ClassVar[int] = 128
+    probe_batches: ClassVar[int] = 2
 
     def widen(self, axis, old, new, rng):
         return zero_pad(old, new, scale=(new / old) ** 0.5 if axis.admits == "isometry" else 1.0)
