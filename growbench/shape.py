@@ -10,7 +10,7 @@ are Pattention layers too, and the model is a TokenFormer; with `ffn` they are p
 transformer. `nonlinearity` is the one of every Pattention layer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -205,3 +205,56 @@ def solve(rung: dict[str, Any], params: int) -> Shape:
             f"{best.params_non_embedding:,}: change params, residual or layers"
         )
     return best
+
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "attention": ("heads", "tokens"),
+    "ffn": ("ffn",),
+    "residual": ("residual",),
+    "heads": ("heads",),
+    "tokens": ("tokens",),
+}
+"""Parts that growth can be restricted to, by the sizes that they let grow."""
+
+
+def partial(source: Shape, params: int, only: Sequence[str], layers: Sequence[int]) -> Shape:
+    """The shape of `params` non-embedding weights, within 1 %, that grows from `source` in some parts and layers alone.
+
+    only: names of PARTS; layers: those whose heads, ffn and tokens may grow (the residual stream has no layer). All
+    chosen sizes grow by one factor, then unit by unit to the count. ValueError where none comes within 1 %.
+    """
+    names = {name for part in only for name in PARTS[part] if name == "residual" or any(source.per_layer(name))}
+    low, high = 1.0, 2.0
+    while _scaled(source, high, names, layers).params_non_embedding < params and high < 1e6:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if _scaled(source, middle, names, layers).params_non_embedding <= params else (low, middle)
+        )
+    best = _scaled(source, low, names, layers)
+    for name in sorted(names - {"residual"}):
+        for layer in layers:
+            more = _resized(best, name, {layer: best.at(name, layer) + 1})
+            if more.params_non_embedding <= params:
+                best = more
+    if abs(best.params_non_embedding - params) > 0.01 * params:
+        raise ValueError(
+            f"growing {' and '.join(only)} alone gives {best.params_non_embedding:,} weights at the nearest, not "
+            f"{params:,} within 1 %: choose other parts or layers, or a ladder of finer steps"
+        )
+    return best
+
+
+def _scaled(source: Shape, factor: float, names: Set[str], layers: Sequence[int]) -> Shape:
+    shape = source
+    for name in sorted(names - {"residual"}):
+        shape = _resized(shape, name, {layer: int(source.at(name, layer) * factor) for layer in layers})
+    return replace(shape, residual=int(source.residual * factor)) if "residual" in names else shape
+
+
+def _resized(shape: Shape, name: str, sizes: Mapping[int, int]) -> Shape:
+    """A shape with other sizes of one field in some layers; one number where all layers agree."""
+    per_layer = tuple(sizes.get(layer, size) for layer, size in enumerate(shape.per_layer(name)))
+    change: dict[str, Any] = {name: per_layer if len(set(per_layer)) > 1 else per_layer[0]}
+    return replace(shape, **change)

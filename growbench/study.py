@@ -5,6 +5,7 @@ knows neither: plan.py resolves them.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import pairwise
@@ -35,9 +36,27 @@ Real = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Positive = Annotated[Real, Field(gt=0)]
 NotNegative = Annotated[Real, Field(ge=0)]
 Fraction = Annotated[Real, Field(ge=0, lt=1)]
+Count0 = Annotated[int, Field(ge=0, strict=True)]
+Part = Literal["attention", "ffn", "residual", "heads", "tokens"]
 Value = Annotated[bool | int | float | str | list[int] | list[float] | list[str] | None, BeforeValidator(_plain)]
 Optimizer = Literal["adamw", "sgd"]
 Precision = Literal["64-true", "32-true", "bf16-mixed"]
+
+
+def _several(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _numbers(value: object) -> object:
+    """Read "2-4, 7" as 2, 3, 4, 7."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value]
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch(r"\s*\d+(\s*-\s*\d+)?(\s*,\s*\d+(\s*-\s*\d+)?)*\s*", value):
+        raise ValueError(f"give numbers and ranges, counted from 0, as in 2-4 or 0, 3; not {value!r}")
+    ends = [[int(end) for end in word.split("-")] for word in value.split(",")]
+    return [number for end in ends for number in range(end[0], end[-1] + 1)]
 
 
 class _Part(BaseModel):
@@ -70,31 +89,63 @@ class TaskSpec(_Part):
 
 
 class StrategySpec(_Part):
-    """A strategy: `name`, or a mapping of its name and parameters, an `arm` label and `architectures` if wanted."""
+    """A strategy: `name`, or a mapping of its name and parameters, an `arm` label and restrictions if wanted.
+
+    architectures: where it runs; only: the parts that it may grow (shape.PARTS); layers: in which layers ("2-4, 7").
+    Restricted growth adds as many weights as the ladder does, in fewer places.
+    """
 
     name: str
     arm: str | None = None
     architectures: tuple[str, ...] | None = None
+    only: Annotated[tuple[Part, ...], BeforeValidator(_several), Field(min_length=1)] | None = None
+    layers: Annotated[tuple[Count0, ...], BeforeValidator(_numbers), Field(min_length=1)] | None = None
     parameters: dict[str, Value] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _written(cls, written: object) -> object:
-        return {"name": written} if isinstance(written, str) else _gather(written, {"name", "arm", "architectures"})
+        return (
+            {"name": written} if isinstance(written, str) else _gather(written, set(cls.model_fields) - {"parameters"})
+        )
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
-        chosen = list(self.architectures) if self.architectures else None
-        return _given(name=self.name, arm=self.arm, architectures=chosen) | self.parameters
+        lists = {key: list(value) for key in ("architectures", "only", "layers") if (value := getattr(self, key))}
+        return _given(name=self.name, arm=self.arm) | lists | self.parameters
 
     @property
     def label(self) -> str:
         """The arm's name: its label, or the strategy with its parameters, zero_pad(scaled=false)."""
-        return self.arm or self.name + _listed(self.parameters)
+        return self.arm or self.name + _listed(self.parameters) + self.restriction
+
+    @property
+    def restriction(self) -> str:
+        """The restriction in words, "" without one: [ffn], [attention, layers 2 3]."""
+        words = [*(self.only or ()), *(["layers " + " ".join(map(str, self.layers))] if self.layers else ())]
+        return f"[{', '.join(words)}]" if words else ""
+
+
+class Schedule(_Part):
+    """When and how arms grow, where it differs from the study's own: `schedules` makes a grid of it and the strategies.
+
+    rungs: those of the ladder that are visited, the last one included; split, source, moments, rewarm: as in budget and
+    train.
+    """
+
+    rungs: tuple[Count0, ...] | None = None
+    split: tuple[Fraction, ...] | None = None
+    source: Literal["stable", "decayed"] | None = None
+    moments: Literal["carried", "reset"] | None = None
+    rewarm: Fraction | None = None
 
 
 class Budget(_Part):
-    """Tokens of one arm along its whole path: it grows at `split` and is scored, decayed, at `points`."""
+    """Tokens of one arm along its whole path: it grows at `split` and is scored, decayed, at `points`.
+
+    source: the model that grows, at constant rate or decayed; rewarm: the rate rises anew after growth, for that
+    fraction of the total.
+    """
 
     tokens: Count
     split: tuple[Fraction, ...]
@@ -102,6 +153,7 @@ class Budget(_Part):
     cooldown: Annotated[Fraction, Field(gt=0)] = 0.1
     warmup: Fraction = 0.02
     source: Literal["stable", "decayed"] = "stable"
+    rewarm: Fraction = 0.0
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -150,6 +202,7 @@ class Study(_Part):
     strategies: Annotated[tuple[StrategySpec, ...], Field(min_length=1)]
     budget: Budget
     train: Train
+    schedules: dict[str, Schedule] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -163,6 +216,12 @@ class Study(_Part):
                 f"budget.split has {len(self.budget.split)} fractions and the ladders {growths} growth steps: "
                 "give one for each"
             )
+        for name, schedule in self.schedules.items():
+            try:
+                self.scheduled(schedule, growths + 1)
+            except (ValidationError, ValueError) as error:
+                said = _sentence(error) if isinstance(error, ValidationError) else error
+                raise ValueError(f"schedule {name!r}: {said}") from None
         for spec in self.strategies:
             for name in spec.architectures or ():
                 if name not in rungs:
@@ -174,6 +233,19 @@ class Study(_Part):
         if self.train.batch * self.train.context > self.budget.tokens:
             raise ValueError(f"budget.tokens {self.budget.tokens} is less than one step of batch × context")
         return self
+
+    def scheduled(self, schedule: Schedule, rungs: int) -> Budget:
+        """Return the budget of a schedule on a ladder of so many rungs; ValueError where the two do not fit."""
+        visited = schedule.rungs or tuple(range(rungs))
+        if list(visited) != sorted(set(visited)) or visited[-1] != rungs - 1:
+            raise ValueError(f"rungs must rise and end with the last, {rungs - 1}")
+        chosen = {k: v for k, v in schedule.model_dump(include={"split", "source", "rewarm"}).items() if v is not None}
+        budget = Budget.model_validate(self.budget.model_dump() | chosen)
+        if len(budget.split) != len(visited) - 1:
+            raise ValueError(
+                f"split has {len(budget.split)} fractions and {len(visited)} rungs are visited: give one per growth"
+            )
+        return budget
 
     def at(self, *, seeds: int | None = None, strategies: Sequence[str] = ()) -> "Study":
         """Return the study with another number of seeds (None keeps it), and with those strategies it does not name."""
