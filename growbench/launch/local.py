@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing import resource_tracker
@@ -34,13 +34,18 @@ Progress = Callable[[Event], None]
 
 
 def run(plan: Plan, out: Path, workers: int, progress: Progress, command: str = "") -> Summary:
-    """Run what is left of a plan into `out`, and write its tables. ValueError where another run uses the folder."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Run what is left of a plan into `out`, and write its tables.
+
+    ValueError where another run uses the folder, OSError where it cannot be written.
+    """
     try:
+        out.mkdir(parents=True, exist_ok=True)
         with FileLock(out / ".lock", timeout=0):
             return _run(plan, out, workers, progress, command)
     except Timeout:
         raise ValueError(f"another run is using {out}: wait for it to end, or give another --out") from None
+    except OSError as error:
+        raise OSError(f"{out} cannot be written: {error}; what is finished stays, and the same run goes on") from error
 
 
 def _run(plan: Plan, out: Path, workers: int, progress: Progress, command: str) -> Summary:
@@ -174,7 +179,8 @@ class _Pool:
     def drain(self, queue: _Queue) -> None:
         """Run stages until none is ready and none is running."""
         try:
-            self.workers = [self._hire() for _ in range(self.size)]
+            for _ in range(self.size):
+                self._hire()
             while True:
                 for worker in self.workers:
                     if worker.stage is None and queue.ready:
@@ -195,15 +201,12 @@ class _Pool:
         process = context.Process(
             target=_work, args=(theirs, self.out, self.plan.plugin_paths, self.plan.cache), daemon=True
         )
-        # Ctrl-C reaches the whole group, and this process decides: workers inherit a mask without it, from their start.
-        resource_tracker.ensure_running()  # else started by the first worker's start, and it lifts the mask
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with _uninterrupted():
             process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            worker = _Worker(process=process, pipe=ours)
+            self.workers.append(worker)
         theirs.close()
-        return _Worker(process=process, pipe=ours)
+        return worker
 
     def _assign(self, worker: _Worker, stage: Stage, queue: _Queue) -> None:
         worker.stage, worker.tokens = stage, 0
@@ -227,7 +230,7 @@ class _Pool:
                 worker.stage = None
                 queue.settle(message)
             case OSError():
-                raise OSError(f"{self.out} cannot be written: {message}") from message
+                raise message
             case _:
                 worker.tokens = message
                 queue.report("progress", stage.key, tokens=self._in_flight())
@@ -236,7 +239,8 @@ class _Pool:
         """A worker died: replace it, and start its stage again unless that has been tried often enough."""
         worker.process.join()
         how = _how(worker.process.exitcode)
-        self.workers[self.workers.index(worker)] = replacement = self._hire()
+        self.workers.remove(worker)
+        replacement = self._hire()
         tried = self.restarts[stage.key] = self.restarts.get(stage.key, 0) + 1
         if tried <= RESTARTS:
             queue.report("log", stage.key, f"its worker {how}; started again ({tried} of {RESTARTS})")
@@ -246,6 +250,28 @@ class _Pool:
         reason = f"its worker {how}, {tried} times"
         record = Record.of(stage, status="failed", reason=reason, started=now, restarts=RESTARTS)
         queue.settle(Store(self.out).write(record))
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the end, and keep it from processes started meanwhile for good.
+
+    A terminal sends it to the whole group; the run's process decides what becomes of its workers. They inherit the mask
+    from their first instruction; the handler is for other threads of this process, which have no mask.
+    """
+    resource_tracker.ensure_running()  # a first start would start it too, and lift the mask with that
+    held: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number)) if main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if main:
+            signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt
 
 
 def _how(code: int | None) -> str:
