@@ -15,14 +15,14 @@ import pandas as pd
 import yaml
 from markupsafe import Markup
 
-from growbench.reports import figures, prose, summary, tables
+from growbench.reports import drawing, figures, prose, summary, tables
 from growbench.results import CURVES, STAGES
 
 
 def render(results: pd.DataFrame, curves: pd.DataFrame, stages: pd.DataFrame, provenance: Mapping[str, Any]) -> str:
     """The report as HTML, from the tables of `growbench.results`; whatever is not there yet is said to be missing."""
     rows = summary.annotate(results)
-    curves, stages = summary.tidy(curves, CURVES), summary.tidy(stages, STAGES)
+    curves, stages = summary.score(summary.tidy(curves, CURVES), rows), summary.tidy(stages, STAGES)
     spec = yaml.safe_load(provenance.get("study") or "") or {}
     cells = list(rows[summary.CELL].dropna().drop_duplicates().itertuples(index=False, name=None))
     last = summary.finals(rows)
@@ -33,12 +33,14 @@ def render(results: pd.DataFrame, curves: pd.DataFrame, stages: pd.DataFrame, pr
         about=spec.get("about", ""),
         banners=prose.banners(rows, provenance),
         facts=prose.facts(rows, spec),
+        metrics=prose.metrics(rows),
         lead=prose.lead(rows),
         gaps=summary.gaps(rows, spec, provenance.get("planned_rows")),
         answers=prose.answers(rows, cells),
         tasks=_figures(rows, curves, cells),
         views=summary.VIEWS,
         matched=[tables.matched(rows, task) for task in summary.unique(last[last["ranked"]]["task"])],
+        midway=[table for task in summary.unique(rows["task"]) for table in tables.midway(rows, task)],
         sterile=prose.sterile(last),
         unmatched=[tables.unmatched(rows, task) for task in summary.unique(summary.others(rows)["task"])],
         ledger={"words": prose.spending(stages), "spent": tables.spent(stages), "paths": tables.paths(rows)},
@@ -73,7 +75,7 @@ def _resource(name: str) -> str:
 
 def _figures(rows: pd.DataFrame, curves: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """Per task: the cost views, the token curves and the paired differences, an entry per architecture in each."""
-    look = figures.looks(rows)
+    look = drawing.looks(rows)
     found = []
     for task in dict(cells):
         drawn = [
@@ -88,11 +90,11 @@ def _figures(rows: pd.DataFrame, curves: pd.DataFrame, cells: Sequence[tuple[str
     return found
 
 
-def _shown(figure: figures.Figure) -> dict[str, Any]:
+def _shown(figure: drawing.Figure) -> dict[str, Any]:
     return {
         "name": figure.name,
         "title": figure.title,
         "caption": figure.caption,
-        "svg": Markup(figure.svg),  # matplotlib escapes its texts, figures.py its title and description
+        "svg": Markup(figure.svg),  # matplotlib escapes its texts, drawing.py its title and description
         "data": tables.drawn(figure),
     }

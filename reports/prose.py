@@ -37,16 +37,24 @@ def banners(rows: pd.DataFrame, provenance: Mapping[str, Any]) -> list[dict[str,
     return found
 
 
+def metrics(rows: pd.DataFrame) -> str:
+    """In what each task is judged."""
+    tasks = {task: summary.metric(rows[rows["task"] == task]) for task in summary.unique(rows["task"])}
+    judged: dict[str, list[str]] = {}
+    for task, metric in tasks.items():
+        judged.setdefault(metric.spoken, []).append(task)
+    return words.listing([f"validation {spoken} on {words.listing(names)}" for spoken, names in judged.items()])
+
+
 def facts(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was asked: tasks, architectures, budget, ladder."""
     full = summary.full_budget(rows)
-    points = [words.count(point) for point in sorted({int(b) for b in rows.loc[rows["ranked"], "budget"].dropna()})]
     arms, seeds = rows["arm"].nunique(), rows["seed"].nunique()
     found: list[tuple[str, str]] = [
         ("Tasks", words.listing(summary.unique(rows["task"])) or words.DASH),
         ("Architectures", words.listing(summary.unique(rows["architecture"])) or words.DASH),
         ("Budget of every arm", f"{words.count(full)} tokens" if full else words.DASH),
-        ("Budget points", f"{words.listing(points)} tokens" if points else words.DASH),
+        ("Budget points", _budget_points(rows[rows["ranked"]])),
         ("Arms and seeds", f"{words.plural(arms, 'arm')}, {words.plural(seeds, 'seed')}"),
         ("Parametrisation", words.listing(summary.unique(rows["parametrization"])) or words.DASH),
     ]
@@ -56,56 +64,69 @@ def facts(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
+def _budget_points(ranked: pd.DataFrame) -> str:
+    """Where arms are compared, and where scratch was cooled down besides."""
+    scratch = (ranked["strategy"] == "scratch").fillna(False)
+    grown, all_ = ({int(b) for b in points.dropna()} for points in (ranked.loc[~scratch, "budget"], ranked["budget"]))
+    listed, besides = ([words.count(p) for p in sorted(points)] for points in (grown or all_, all_ - grown))
+    if not listed:
+        return words.DASH
+    more = f"; scratch also at {words.listing(besides)}, to be read off at equal FLOPs" if grown and besides else ""
+    return f"{words.listing(listed)} tokens{more}"
+
+
 def lead(rows: pd.DataFrame) -> str:
     """The whole study in two sentences."""
     if rows.empty:
         return "Nothing can be said yet: there are no results."
-    compared = summary.against_scratch(rows)
-    if not compared["difference"].notna().any():
-        return "Growing cannot be compared with training from scratch yet: one of the two has no finished run."
+    compared = summary.contenders(summary.against_scratch(rows))
+    scratch = summary.finals(summary.baseline(rows[rows["ranked"]]))
+    for arms, name in ((compared, "grown arm at matched size"), (scratch, "run from scratch at the target size")):
+        if arms.empty:
+            return f"There is no {name} at the full budget: growing cannot be compared with training from scratch."
+        if not arms["scored"].any():
+            return f"No {name} finished: growing cannot be compared with training from scratch."
     tokens, cost = (
         pd.concat([summary.mean_difference(one, column).dropna() for _, one in compared.groupby("task")])
         for column in ("difference", "difference_flops")
     )
-    said = f"At equal tokens {_of(tokens)} grown arms at matched size end below from-scratch"
-    said += f"; at equal compute, {_of(cost)} do." if len(cost) else "."
-    seeds = rows["seed"].nunique()
-    if seeds < SEEDS_FOR_A_VERDICT:
-        return f"{said} With {words.plural(seeds, 'seed')} these are points, and nothing is decided."
-    return f"{said} These are means; no test has been made, and nothing is decided."
+    said = f"At equal tokens, {_of(tokens)} at matched size ended below scratch, in the mean over seeds"
+    said += f"; at equal FLOPs, against scratch’s interpolated loss, {_of(cost)} did." if len(cost) else "."
+    if not scratch["scored"].all():
+        said += " Scratch did not finish with every seed, and counts as the uniform predictor there."
+    if (rows["sterile"].fillna("") != "").any():
+        said += " Sterile controls are not counted."
+    if rows["seed"].nunique() < SEEDS_FOR_A_VERDICT:
+        return f"{said} With {words.plural(rows['seed'].nunique(), 'seed')} these are points, and nothing is decided."
+    return f"{said} No test has been made, and nothing is decided."
 
 
 def _of(differences: pd.Series) -> str:
+    """How many are below zero; a verb behind it wants the past tense."""
     lower, total = int((differences < 0).sum()), len(differences)
-    return f"{'none' if lower == 0 else 'all' if lower == total else lower} of {total}"
+    return f"{'none' if lower == 0 else 'all' if lower == total else lower} of {words.plural(total, 'grown arm')}"
 
 
 def answers(rows: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """A title and sentences per task and architecture, then scratch against scratch."""
-    found = [{"title": f"{a} on {t}", "sentences": list(_answer(rows, t, a))} for t, a in cells]
+    found = [{"title": f"{a} on {t}", "sentences": list(_answer(rows[rows["task"] == t], a))} for t, a in cells]
     between = list(_between(summary.finals(rows)))
     return [*found, {"title": "Between architectures", "sentences": between}] if between else found
 
 
-def _answer(rows: pd.DataFrame, task: str, architecture: str) -> Iterable[Markup]:
-    mine = rows[(rows["task"] == task) & (rows["architecture"] == architecture)]
-    records = summary.by_arm(summary.finals(mine[mine["ranked"]]))
+def _answer(of_task: pd.DataFrame, architecture: str) -> Iterable[Markup]:
+    metric, mine = summary.metric(of_task), of_task[of_task["architecture"] == architecture]
+    last = summary.finals(mine[mine["ranked"]])
+    records = summary.by_arm(last)
     if not records:
         yield Markup("No arm at matched size has a result at the full budget.")
-        return
-    yield _lowest(records[0], records[1:])
-    compared = summary.against_scratch(mine)
-    scratch = summary.by_arm(summary.finals(summary.baseline(mine)))
-    if not scratch:
-        yield Markup("Without a from-scratch run there is nothing to set the others beside.")
-    elif compared.empty:
-        yield Markup("No grown arm at matched size can be set beside scratch yet.")
+    elif not last["scored"].any():
+        yield Markup("No arm at matched size finished: all score as the uniform predictor, and none is lowest.")
     else:
-        yield _beside(
-            compared, "difference", f"At equal tokens, where scratch ends at {words.loss(scratch[0]['loss'])}"
-        )
-        yield _beside(compared, "difference_flops", "At equal FLOPs")
-    yield from _ungrown(summary.others(mine), compared)
+        yield _lowest(records[0], records[1:], metric)
+        yield from _compared(mine, metric)
+    yield from _midway(mine, metric)
+    yield from _ungrown(mine, metric)
     sterile = [str(record["arm"]) for record in records if record["sterile"]]
     if sterile:
         yield Markup("Sterile by design, so controls only: {}.").format(words.listing(sterile))
@@ -115,38 +136,58 @@ def _answer(rows: pd.DataFrame, task: str, architecture: str) -> Iterable[Markup
             yield said.format(record["arm"], record["status"])
 
 
+def _compared(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
+    """Grown arms against scratch at the full budget, at equal tokens and at equal FLOPs."""
+    compared = summary.contenders(summary.against_scratch(mine))
+    scratch = summary.by_arm(summary.finals(summary.baseline(mine[mine["ranked"]])))
+    if not scratch:
+        yield Markup("Without a from-scratch run there is nothing to set the others beside.")
+    elif compared.empty:
+        yield Markup("There is no grown arm at matched size to set beside scratch.")
+    else:
+        at_tokens = f"At equal tokens, where scratch ends at {words.loss(scratch[0]['score'])}"
+        yield _beside(compared, "difference", at_tokens, metric)
+        yield _beside(compared, "difference_flops", "At equal FLOPs, against scratch’s interpolated loss", metric)
+
+
 def _spread(values: Sequence[float], form: Callable[[float], str]) -> str:
     return f"seeds {words.span(values, form)}" if len(values) > 1 else "one seed"
 
 
-def _lowest(best: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Markup:
-    """Which arm ends lowest, and which others its seeds do not separate from it."""
-    more = "" if best["bits_per_byte"] is None else f" ({words.loss(best['bits_per_byte'])} bits per byte)"
-    if best["excess_loss"] is not None:
-        more += f", {words.loss(best['excess_loss'])} above the source’s entropy rate"
-    said = Markup("<strong>{}</strong> ends lowest at the full budget: {} nats per token{}, {}.").format(
-        best["arm"], words.loss(best["loss"]), more, _spread(best["losses"], words.loss)
+def _lowest(best: Mapping[str, Any], others: Sequence[Mapping[str, Any]], metric: summary.Metric) -> Markup:
+    """Which arm ends lowest, and which others are not above it in every seed."""
+    said = Markup("<strong>{}</strong> has the lowest mean at the full budget: {} {} ({}).").format(
+        best["arm"], words.loss(best["score"]), metric.spoken, _spread(best["scores"], words.loss)
     )
-    by_seed = dict(zip(best["seeds"], best["losses"], strict=True))
-    close = []
-    for other in others:
-        shared = [(by_seed[s], v) for s, v in zip(other["seeds"], other["losses"], strict=True) if s in by_seed]
-        if not shared or not all(mine < theirs for mine, theirs in shared):
-            close.append(str(other["arm"]))
+    if metric.limit is not None:
+        above = words.loss(best["score"] - metric.limit)
+        said += Markup(" That is {} {} above the source’s entropy rate.").format(above, metric.spoken)
     if not others:
         return said + Markup(" It is the only arm at matched size.")
-    if len(best["losses"]) < 2:
+    if len(best["scores"]) < 2:
         return said + Markup(" One seed says nothing about how stable this order is.")
+    by_seed = dict(zip(best["seeds"], best["scores"], strict=True))
+    close = []
+    for other in others:
+        shared = [(by_seed[s], v) for s, v in zip(other["seeds"], other["scores"], strict=True) if s in by_seed]
+        if not shared or not all(mine < theirs for mine, theirs in shared):
+            close.append(str(other["arm"]))
     if close:
-        return said + Markup(" Not below these in every seed, so not separated from them: {}.").format(
-            words.listing(close)
-        )
-    return said + Markup(" In each seed it is below every other arm; next is {} at {}.").format(
-        others[0]["arm"], words.loss(others[0]["loss"])
+        return said + Markup(" In at least one seed it is not below: {}.").format(words.listing(close))
+    return said + Markup(" In each seed it is below every other arm; the next mean is {}’s, {}.").format(
+        others[0]["arm"], words.loss(others[0]["score"])
     )
 
 
-def _beside(compared: pd.DataFrame, column: str, heading: str) -> Markup:
+def _gap(mean: float, metric: summary.Metric) -> str:
+    """A difference to scratch in words; one that rounds to nothing has no side."""
+    text = words.signed(mean)
+    if not text.strip("0."):
+        return "level with scratch to four decimals"
+    return f"{words.loss(abs(mean))} {metric.spoken} {'below' if mean < 0 else 'above'} scratch"
+
+
+def _beside(compared: pd.DataFrame, column: str, heading: str, metric: summary.Metric) -> Markup:
     """The grown arms against scratch: how many end lower, the best of them, and for which no value can be given."""
     means = summary.mean_difference(compared, column).dropna().sort_values()
     without = compared[~compared["arm"].isin(means.index) & compared[column].isna()].drop_duplicates("arm")
@@ -156,30 +197,43 @@ def _beside(compared: pd.DataFrame, column: str, heading: str) -> Markup:
     start = Markup("<strong>{}</strong>").format(heading)
     if means.empty:
         return start + Markup(", no value can be given for {}.").format(words.listing(notes))
-    first, mean = str(means.index[0]), float(means.iloc[0])
+    first = str(means.index[0])
     each = list(compared.loc[(compared["arm"] == first) & compared["scored"], column].dropna())
-    said = start + Markup(", {} grown arms end lower. The lowest is {}, {} nats per token {} scratch ({}).").format(
-        _of(means), first, words.loss(abs(mean)), "below" if mean < 0 else "above", _spread(each, words.signed)
+    said = start + Markup(", {} ended lower in the mean. The lowest is {}, {} ({}).").format(
+        _of(means), first, _gap(float(means.iloc[0]), metric), _spread(each, words.signed)
     )
     if len({value < 0 for value in each}) > 1:
-        said += Markup(" The seeds disagree on its sign, so this decides nothing.")
+        said += Markup(" Its seeds disagree on the sign.")
     if notes:
         said += Markup(" No value is given for {}.").format(words.listing(notes))
     return said
 
 
-def _ungrown(others: pd.DataFrame, compared: pd.DataFrame) -> Iterable[Markup]:
+def _midway(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
+    """The same at each rung that arms leave again by growing further."""
+    for rung, budget, arms in summary.stops(summary.contenders(summary.beside_scratch(mine))):
+        at = f"On the way, at rung {rung} after {words.count(budget)} tokens"
+        if arms["scratch"].isna().all():
+            yield Markup("<strong>{}</strong>, there is no from-scratch run to compare with.").format(at)
+        else:
+            scratch = words.loss(arms.groupby("seed")["scratch"].first().mean())
+            yield _beside(arms, "difference", f"{at}, where scratch of that size ends at {scratch}", metric)
+
+
+def _ungrown(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
     """The source trained on, at equal tokens and where it was given more, and how many grown arms end lower."""
+    others = summary.others(mine)
     records = summary.by_arm(others[(others["strategy"] == "continue").fillna(False)])
-    losses = compared.groupby("arm")["loss"].mean()
+    last = summary.finals(summary.contenders(mine[mine["ranked"] & (mine["growth_steps"] > 0).fillna(False)]))
+    scores = last.groupby("arm")["score"].mean()
     for arm in summary.unique(record["arm"] for record in records):
         ends = sorted((r for r in records if r["arm"] == arm), key=lambda r: int(r["budget"]))
         said = Markup("<strong>Without growing</strong>, the source trained on ({}, {} weights) ends at ").format(
             arm, words.count(ends[0]["params_non_embedding"])
         )
         parts = [
-            f"{words.loss(r['loss'])} after {words.count(r['budget'])} tokens for {words.flops(r['flops'])}"
-            + (f" ({_of(losses - r['loss'])} grown arms end lower)" if len(losses) else "")
+            f"{words.loss(r['score'])} {metric.spoken} after {words.count(r['budget'])} tokens for "
+            f"{words.flops(r['flops'])}" + (f" ({_of(scores - r['score'])} ended lower)" if len(scores) else "")
             for r in ends
         ]
         yield said + words.listing(parts) + "."
@@ -187,13 +241,15 @@ def _ungrown(others: pd.DataFrame, compared: pd.DataFrame) -> Iterable[Markup]:
 
 def _between(last: pd.DataFrame) -> Iterable[Markup]:
     for task in summary.unique(last["task"]):
-        records = summary.by_arm(summary.baseline(last[last["task"] == task]))
+        mine = last[last["task"] == task]
+        records = summary.by_arm(summary.baseline(mine[mine["ranked"]]))
         if len(records) > 1:
             parts = [
-                f"{r['architecture']} {words.loss(r['loss'])} ({words.count(r['params_non_embedding'])} weights)"
+                f"{r['architecture']} {words.loss(r['score'])} ({words.count(r['params_non_embedding'])} weights)"
                 for r in records
             ]
-            yield Markup("From scratch on {}, nats per token: {}.").format(task, words.listing(parts))
+            spoken = summary.metric(mine).spoken
+            yield Markup("From scratch on {}, {}: {}.").format(task, spoken, words.listing(parts))
 
 
 def sterile(last: pd.DataFrame) -> list[str]:

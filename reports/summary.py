@@ -1,16 +1,19 @@
 """The report's numbers: functions of the result tables, each a DataFrame or a plain value.
 
-One idea: an arm is judged by its rows at the full budget, beside the from-scratch rows of the same architecture, task
-and seed. `finals` picks those rows, `baseline` their reference, and everything else is a mean over seeds of a value or
-of a difference paired by seed. No test is made here: these are points.
+One idea: an arm is judged by its rows at the full budget, beside the from-scratch rows of the same architecture, rung,
+task and seed. `finals` picks those rows, `baseline` their reference, and everything else is a mean over seeds of a
+value or of a difference paired by seed. What a task is judged by is its `metric`, and `score` is a row's loss in it. No
+test is made here: these are points.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from growbench.reports import words
 from growbench.results import RESULTS, UNSCORED, Column
 
 VIEWS = {
@@ -43,8 +46,38 @@ def tidy(frame: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
     return frame
 
 
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What a task is judged by: `scale` times a loss in nats per token, in `unit`; `limit` is its least possible value.
+
+    The limit is the entropy rate of the source where that is known.
+    """
+
+    unit: str
+    spoken: str
+    scale: float
+    limit: float | None
+
+
+def metric(rows: pd.DataFrame) -> Metric:
+    """The primary metric of one task's rows: bits per byte of text, nats per token where tokens are no bytes."""
+    both, known = rows[["loss", "bits_per_byte"]].dropna().sum(), rows[["loss", "excess_loss"]].dropna().mean()
+    column, spoken, scale = "loss", "nats per token", 1.0
+    if both["bits_per_byte"] > 0:
+        column, spoken, scale = "bits_per_byte", "bits per byte", float(both["bits_per_byte"] / both["loss"])
+    rate = float(known["loss"] - known["excess_loss"])
+    limit = None if np.isnan(rate) else scale * rate
+    return Metric(unit=RESULTS[column].unit, spoken=spoken, scale=scale, limit=limit)
+
+
+def score(losses: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Adds `score` to rows with a task and a loss: the loss in the primary metric that the task has in `rows`."""
+    scales = {task: metric(own).scale for task, own in rows.groupby("task")}
+    return losses.assign(score=losses["loss"] * losses["task"].map(scales).astype("float64"))
+
+
 def annotate(results: pd.DataFrame) -> pd.DataFrame:
-    """Tidy results with `scored` (the loss was measured), `top` (at the largest rung) and `ranked` (matched and top).
+    """Tidy results with `score`, `scored` (it was measured), `top` (at the largest rung), `ranked` (matched and top).
 
     A row that failed before its size was known is matched where the arm's other rows are.
     """
@@ -54,7 +87,7 @@ def annotate(results: pd.DataFrame) -> pd.DataFrame:
     rows["scored"] = ~rows["status"].isin(UNSCORED)
     rows["top"] = (rows["rung"] == rows.groupby("architecture")["rung"].transform("max")).fillna(False).astype(bool)
     rows["ranked"] = rows["matched"].astype(bool) & rows["top"]
-    return rows
+    return score(rows, rows)
 
 
 def full_budget(rows: pd.DataFrame) -> int | None:
@@ -72,37 +105,52 @@ def finals(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def others(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows at another size than the ranked ones, at the full budget or beyond it."""
-    return rows[~rows["ranked"] & (rows["budget"] >= full_budget(rows)).fillna(False)] if len(rows) else rows
+    """Rows at another size than the ranked ones, at the full budget or beyond it; midway, those grown unmatched."""
+    late = (rows["budget"] >= (full_budget(rows) or 0)).fillna(False)
+    return rows[~rows["ranked"] & (late | (_midway(rows) & ~rows["matched"].astype(bool)))]
+
+
+def stops(rows: pd.DataFrame) -> list[tuple[int, int, pd.DataFrame]]:
+    """Where grown arms grow further: (rung, budget, matched rows of arms there), smallest first."""
+    there = rows[_midway(rows) & rows["matched"].astype(bool)]
+    return [
+        (int(rows["rung"].iloc[0]), int(rows["budget"].iloc[0]), rows)
+        for _, rows in there.groupby(["rung", "budget"], sort=True)
+    ]
+
+
+def _midway(rows: pd.DataFrame) -> pd.Series:
+    return (rows["growth_steps"] > 0).fillna(False) & ~rows["top"]
 
 
 def baseline(rows: pd.DataFrame) -> pd.DataFrame:
-    """From-scratch rows at the largest rung: one arm per architecture, the one with the strategy's defaults."""
-    scratch = rows[(rows["strategy"] == "scratch").fillna(False) & rows["ranked"]]
+    """From-scratch rows: one arm per architecture and rung, the one with the strategy's defaults."""
+    scratch = rows[(rows["strategy"] == "scratch").fillna(False) & rows["matched"].astype(bool) & rows["rung"].notna()]
     if scratch.empty:
         return scratch
     order = scratch.assign(plain=(scratch["variant"].fillna("") != "")).sort_values(["plain", "arm"], kind="stable")
-    return scratch[scratch["arm"] == order.groupby("architecture")["arm"].transform("first").reindex(scratch.index)]
+    first = order.groupby(["architecture", "rung"])["arm"].transform("first")
+    return scratch[scratch["arm"] == first.reindex(scratch.index)]
 
 
 def paired(rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds `scratch` (the loss from scratch: same architecture, task, seed, budget), `difference` and `ratio` to it."""
-    reference = baseline(rows)[[*CELL, "seed", "budget", "loss"]].rename(columns={"loss": "scratch"})
-    joined = rows.merge(reference, on=[*CELL, "seed", "budget"], how="left")
-    joined["difference"] = joined["loss"] - joined["scratch"]
-    joined["ratio"] = joined["loss"] / joined["scratch"]
+    """Adds `scratch` (the score from scratch: same architecture, rung, task, seed, budget), `difference`, `ratio`."""
+    on = [*CELL, "rung", "seed", "budget"]
+    joined = rows.merge(baseline(rows)[[*on, "score"]].rename(columns={"score": "scratch"}), on=on, how="left")
+    joined["difference"] = joined["score"] - joined["scratch"]
+    joined["ratio"] = joined["score"] / joined["scratch"]
     return joined
 
 
 def read_off(flops: float, points: pd.DataFrame) -> tuple[float, str]:
-    """Loss of cooled budget points (columns flops, loss, scored) at a cost, linear in log FLOPs between neighbours.
+    """Score of cooled budget points (columns flops, score, scored) at a cost, linear in log FLOPs between neighbours.
 
-    Returns (loss in nats/token, "") or (NaN, why there is none): never an extrapolation.
+    Returns (score, "") or (NaN, why there is none): never an extrapolation.
     """
     points = points.dropna(subset=["flops"]).sort_values("flops")
     if points.empty:
         return np.nan, "no from-scratch run"
-    costs, losses = points["flops"].to_numpy(), points["loss"].to_numpy()
+    costs, scores = points["flops"].to_numpy(), points["score"].to_numpy()
     if np.isnan(flops):
         return np.nan, "cost not known"
     if flops < costs[0] * (1 - 1e-9):
@@ -113,29 +161,40 @@ def read_off(flops: float, points: pd.DataFrame) -> tuple[float, str]:
     left = max(right - 1, 0)
     if not points["scored"].to_numpy()[[left, right]].all():
         return np.nan, "from scratch did not finish next to this cost"
-    return float(np.interp(np.log(flops), np.log(costs), losses)), ""
+    return float(np.interp(np.log(flops), np.log(costs), scores)), ""
+
+
+def beside_scratch(rows: pd.DataFrame) -> pd.DataFrame:
+    """`paired` rows at the full budget or below the top, with scratch at their rung read off at equal FLOPs, by seed.
+
+    Adds `at_flops` (scratch's score at the row's flops), `difference_flops` and `note` (why there is none).
+    """
+    on = [*CELL, "rung", "seed"]
+    reference = dict(tuple(baseline(rows).groupby(on)))
+    nothing = pd.DataFrame({"flops": [], "score": [], "scored": []})
+    found = paired(rows)
+    found = found[(found["budget"] == full_budget(rows)).fillna(False) | ~found["top"]].copy()
+    read = [
+        read_off(flops, reference.get(key, nothing)) if scored else (np.nan, "a seed did not finish")
+        for key, flops, scored in zip(
+            found[on].itertuples(index=False, name=None), found["flops"], found["scored"], strict=True
+        )
+    ]
+    found["at_flops"] = np.array([score for score, _ in read], dtype="float64")
+    found["note"] = [note for _, note in read]
+    found["difference_flops"] = found["score"] - found["at_flops"]
+    return found
 
 
 def against_scratch(rows: pd.DataFrame) -> pd.DataFrame:
-    """Matched grown rows at the full budget, with scratch at equal tokens and read off at equal FLOPs, per seed.
+    """Matched grown rows at the full budget, beside scratch at equal tokens and at equal FLOPs."""
+    last = finals(beside_scratch(rows))
+    return last[last["ranked"] & ~last["arm"].isin(set(baseline(rows)["arm"]))]
 
-    Adds to `paired`: `at_flops` (scratch's loss at the row's flops), `difference_flops` and `note` (why there is none).
-    """
-    reference = dict(tuple(baseline(rows).groupby([*CELL, "seed"])))
-    own = set(baseline(rows)["arm"])
-    last = paired(rows)
-    last = finals(last[last["ranked"]])
-    last = last[~last["arm"].isin(own)].copy()
-    nothing = pd.DataFrame({"flops": [], "loss": [], "scored": []})
-    keys = last[[*CELL, "seed"]].itertuples(index=False, name=None)
-    read = [
-        read_off(flops, reference.get(key, nothing)) if scored else (np.nan, "a seed did not finish")
-        for key, flops, scored in zip(keys, last["flops"], last["scored"], strict=True)
-    ]
-    last["at_flops"] = np.array([loss for loss, _ in read], dtype="float64")
-    last["note"] = [note for _, note in read]
-    last["difference_flops"] = last["loss"] - last["at_flops"]
-    return last
+
+def contenders(compared: pd.DataFrame) -> pd.DataFrame:
+    """Rows of arms that are no controls: whose added capacity can learn."""
+    return compared[compared["sterile"].fillna("") == ""]
 
 
 def mean_difference(compared: pd.DataFrame, column: str) -> pd.Series:
@@ -144,14 +203,15 @@ def mean_difference(compared: pd.DataFrame, column: str) -> pd.Series:
     return compared.groupby("arm")[column].mean().where(~lost)
 
 
-SCORES = ("loss", "bits_per_byte", "excess_loss", "scratch", "difference", "ratio")
+SCORES = ("score", "loss", "bits_per_byte", "excess_loss", "scratch", "difference", "ratio")
 
 
 def by_arm(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """One record per task, architecture, arm and budget, best first.
 
     Scores are means over all seeds. Other reals are means, and the rest the first, over the seeds that finished, where
-    any did: half a path has no cost. With `seeds`, `losses` (in the order of seeds), `unscored` and `status`.
+    any did: half a path has no cost. With `seeds`, `scores` (in the order of seeds), `unscored` and `status`.
+    `difference_flops` is missing where any seed has none, with the reason in `note`.
     """
     records = []
     for _, group in rows.sort_values("seed", kind="stable").groupby([*CELL, "arm", "budget"], sort=True, dropna=False):
@@ -162,12 +222,15 @@ def by_arm(rows: pd.DataFrame) -> list[dict[str, Any]]:
             real = isinstance(group[name].dtype, np.dtype) and group[name].dtype.kind == "f"
             record[name] = None if values.empty else float(values.mean()) if real else values.iloc[0]
         record["seeds"] = [int(seed) for seed in group["seed"].dropna()]
-        record["losses"] = [float(loss) for loss in group["loss"]]
+        record["scores"] = [float(score) for score in group["score"]]
         record["unscored"] = len(bad)
+        if "note" in group:  # half a difference is none
+            record["note"] = next((note for note in group["note"] if note), "")
+            record["difference_flops"] = None if record["note"] else record["difference_flops"]
         counts = bad["status"].value_counts().sort_index()
         record["status"] = ", ".join(f"{n} of {len(group)} {status}" for status, n in counts.items()) or "ok"
         records.append(record)
-    return sorted(records, key=lambda r: (r["loss"] is None, r["loss"] or 0.0, str(r["arm"])))
+    return sorted(records, key=lambda r: (r["score"] is None, r["score"] or 0.0, str(r["arm"])))
 
 
 def ledger(rows: pd.DataFrame) -> pd.DataFrame:
@@ -204,16 +267,36 @@ def gaps(rows: pd.DataFrame, spec: Mapping[str, Any], planned: int | None = None
         found += [f"The {word} {name} has no result." for name in lacking]
     wanted = {str(entry["name"] if isinstance(entry, dict) else entry) for entry in spec.get("strategies") or ()}
     found += [f"The strategy {name} has no result." for name in sorted(wanted - set(unique(rows["strategy"])))]
-    seeds = set(range(spec["seeds"])) if isinstance(spec.get("seeds"), int) else {int(s) for s in rows["seed"].dropna()}
-    for (task, arm, budget), group in rows.groupby(["task", "arm", "budget"], sort=True):
-        lacking_seeds = sorted(seeds - {int(seed) for seed in group["seed"].dropna()})
-        if lacking_seeds:
-            listed = f"seed{'s' * (len(lacking_seeds) > 1)} {', '.join(map(str, lacking_seeds))}"
-            found.append(f"{arm} on {task} lacks {listed} at {budget:,} tokens.")
+    found += _lacking_seeds(rows, spec)
     for (task, architecture), group in rows.groupby(CELL, sort=True):
-        if baseline(group).empty:
+        if baseline(group[group["ranked"]]).empty:
             found.append(f"No from-scratch run of {architecture} on {task}: nothing can be compared with it.")
     return found
+
+
+def _lacking_seeds(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[str]:
+    """Seeds that a whole task lacks, then those that an arm lacks at some budget points."""
+    asked = set(range(spec["seeds"])) if isinstance(spec.get("seeds"), int) else {int(s) for s in rows["seed"].dropna()}
+    found = []
+    for task, of_task in rows.groupby("task", sort=True):
+        present = {int(seed) for seed in of_task["seed"].dropna()}
+        if asked - present:
+            found.append(f"{task} lacks {_seeds(asked - present)}.")
+        for arm, of_arm in of_task.groupby("arm", sort=True):
+            lacking: dict[str, list[str]] = {}
+            for budget, group in of_arm.groupby("budget", sort=True):
+                if gone := (asked & present) - {int(seed) for seed in group["seed"].dropna()}:
+                    lacking.setdefault(_seeds(gone), []).append(f"{budget:,}")
+            found += [
+                f"{arm} on {task} lacks {seeds} at {words.listing(budgets)} tokens."
+                for seeds, budgets in lacking.items()
+            ]
+    return found
+
+
+def _seeds(seeds: Iterable[int]) -> str:
+    listed = sorted(seeds)
+    return f"seed{'s' * (len(listed) > 1)} {words.listing([str(seed) for seed in listed])}"
 
 
 def unique(values: Iterable[Any]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from growbench.reports import figures, summary, words
+from growbench.reports import drawing, summary, words
 from growbench.results import CURVES, RESULTS, STAGES, Column
 
 Record = Mapping[Any, Any]
@@ -87,98 +87,162 @@ def _arm(record: Record) -> Cell:
     return Cell(text=Markup("<wbr>").join(re.split(r"(?<=[/\[,_=])", str(record["arm"]))) + badge, value=record["arm"])
 
 
-def _seed_losses(record: Record) -> Cell:
-    one = Markup('<span class="sub" data-seed="{}" data-loss="{}">{}: {}</span>')
-    losses = zip(record["seeds"], record["losses"], strict=True)
-    return Cell(text=Markup(" ").join(one.format(seed, repr(loss), seed, words.loss(loss)) for seed, loss in losses))
+def _by_seed(record: Record) -> Cell:
+    one = Markup('<span class="sub" data-seed="{}" data-score="{}">{}: {}</span>')
+    scores = zip(record["seeds"], record["scores"], strict=True)
+    return Cell(text=Markup(" ").join(one.format(seed, repr(value), seed, words.loss(value)) for seed, value in scores))
 
 
 ARM: Spec = (Head(text="arm"), _arm)
-SEEDS: Spec = (Head(text="seeds", number=True), lambda record: _cell(words.count, len(record["seeds"])))
-LOSS: tuple[Spec, ...] = (
+STATUS: Spec = _text("status", "status")
+SIZE: tuple[Spec, ...] = (
     _number("tokens", "tokens", words.count),
     _number("tokens per weight", "tokens_per_param", words.significant),
-    _number("loss, mean", "loss", words.loss, "nats/token"),
-    (Head(text="loss by seed", unit="nats/token"), _seed_losses),
-    _number("bits per byte", "bits_per_byte", words.loss),
 )
 
 
-def _costs(scratch: Mapping[str, Record]) -> list[Spec]:
-    """The three views of cost, each with its ratio to the scratch record of the same architecture."""
+def _under(shown: Cell, below: str) -> Cell:
+    """A cell with a smaller line below its number, or the reason why it has none."""
+    kind = "sub" if shown.value is not None else "sub why"
+    return Cell(text=Markup('{}<span class="{}">{}</span>').format(shown.text, kind, below), value=shown.value)
+
+
+def _losses(metric: summary.Metric, records: Sequence[Record]) -> list[Spec]:
+    """The loss in a task's own metric, above its limit where that is known, and by seed."""
+    specs = [_number("loss, mean", "score", words.loss, metric.unit)]
+    if any(record["excess_loss"] is not None for record in records):
+        specs.append(_number("excess over the limit", "excess_loss", words.loss, RESULTS["excess_loss"].unit))
+    return [*specs, (Head(text="loss by seed", unit=metric.unit), _by_seed)]
+
+
+def _per_token(metric: summary.Metric) -> list[Spec]:
+    """The loss once more per token, where that is another number."""
+    return [] if metric.scale == 1 else [_number("loss per token", "loss", words.loss, RESULTS["loss"].unit)]
+
+
+def _beside(metric: summary.Metric) -> list[Spec]:
+    """Mean paired differences to scratch: at equal tokens with the ratio, at equal FLOPs or why there is none."""
+
+    def tokens(record: Record) -> Cell:
+        shown = _cell(words.signed, record["difference"])
+        return shown if shown.value is None else _under(shown, words.ratio(record["ratio"], 4))
+
+    def flops(record: Record) -> Cell:
+        shown = _cell(words.signed, record["difference_flops"])
+        return shown if shown.value is not None else _under(shown, record["note"])
+
+    return [
+        (Head(text="minus scratch, equal tokens", unit=metric.unit, number=True), tokens),
+        (Head(text="minus scratch, equal FLOPs", unit=metric.unit, number=True), flops),
+    ]
+
+
+Reference = Callable[[Record], Record | None]
+
+
+def _costs(reference: Reference) -> list[Spec]:
+    """The three views of cost, each with its ratio to that of a scratch record."""
 
     def spec(view: str, column: str) -> Spec:
         def cell(record: Record) -> Cell:
-            shown, reference = _cell(words.flops, record[column]), scratch.get(record["architecture"])
-            if shown.value is None or reference is None or not reference[column]:
+            shown, scratch = _cell(words.flops, record[column]), reference(record)
+            if shown.value is None or scratch is None or not scratch[column]:
                 return shown
-            share = words.ratio(record[column] / reference[column])
-            return Cell(
-                text=Markup('{}<span class="sub">{} scratch</span>').format(shown.text, share), value=shown.value
-            )
+            return _under(shown, f"{words.ratio(record[column] / scratch[column])} scratch")
 
         return Head(text=f"cost, {view}", number=True), cell
 
     return [spec(view, column) for view, (column, _) in summary.VIEWS.items()]
 
 
-def _references(last: pd.DataFrame) -> dict[str, Record]:
-    return {record["architecture"]: record for record in summary.by_arm(summary.baseline(last))}
+def _references(rows: pd.DataFrame, *by: str) -> Reference:
+    """Finds the scratch record that shares the columns `by`."""
+    records = {tuple(r[name] for name in by): r for r in summary.by_arm(summary.baseline(rows))}
+    return lambda record: records.get(tuple(record[name] for name in by))
+
+
+def _same_size(rows: pd.DataFrame, metric: summary.Metric, reference: Reference, **fields: Any) -> Table:
+    """Arms of one size beside from-scratch rows of that size."""
+    records = summary.by_arm(rows)
+
+    def kind(record: Record) -> str:
+        scratch = reference(record)
+        return "bad" if record["unscored"] else "reference" if scratch and scratch["arm"] == record["arm"] else ""
+
+    specs = [
+        ARM,
+        *_losses(metric, records),
+        *_beside(metric),
+        *_per_token(metric),
+        *_costs(reference),
+        _number("weights", "params_non_embedding", words.count, "non-embedding"),
+        *SIZE,
+        _number("growth gap", "growth_gap", words.significant, "logits"),
+        _number("loss jump at growth", "growth_loss_jump", words.signed, RESULTS["growth_loss_jump"].unit),
+        _number("alive share", "alive_share", words.percent),
+        STATUS,
+    ]
+    return _table(records, specs, kind, sortable=True, **fields)
 
 
 def matched(rows: pd.DataFrame, task: str) -> Table:
     """Every ranked arm of a task at the full budget, architectures together, lowest mean loss first."""
-    last = summary.finals(summary.paired(rows))
+    mine = rows[rows["task"] == task]
+    last = summary.finals(summary.beside_scratch(rows))
     last = last[last["ranked"] & (last["task"] == task)]
-    scratch = _references(last)
-
-    def kind(record: Record) -> str:
-        reference = scratch.get(record["architecture"])
-        return "bad" if record["unscored"] else "reference" if reference and reference["arm"] == record["arm"] else ""
-
-    specs = [
-        ARM,
-        _text("architecture", "architecture"),
-        SEEDS,
-        _number("weights", "params_non_embedding", words.count, "non-embedding"),
-        *LOSS,
-        _number("loss ratio to scratch", "ratio", words.loss, "mean by seed"),
-        *_costs(scratch),
-        _number("growth gap", "growth_gap", words.significant, "logits"),
-        _number("loss jump", "growth_loss_jump", words.signed, "nats/token"),
-        _number("alive share", "alive_share", words.percent),
-        _text("status", "status"),
-    ]
-    caption = (
-        f"Arms at matched size on {task}, at the full budget of {words.count(summary.full_budget(rows))} tokens, "
-        "lowest mean loss first. Shaded: the from-scratch reference of an architecture, to which ratios refer. Losses "
-        "are means over all seeds, costs over those that finished."
+    return _same_size(
+        last,
+        summary.metric(mine),
+        _references(last, "architecture"),
+        name=f"matched-{drawing.slug(task)}",
+        title=f"Arms at matched size, {task}",
+        caption=f"Arms at matched size on {task}, at the full budget of {words.count(summary.full_budget(rows))} "
+        "tokens, lowest mean loss first.",
     )
-    title, name = f"Arms at matched size, {task}", f"matched-{figures.slug(task)}"
-    return _table(summary.by_arm(last), specs, kind, name=name, title=title, caption=caption, sortable=True)
+
+
+def midway(rows: pd.DataFrame, task: str) -> list[Table]:
+    """A table per rung that arms of a task leave again by growing further: them and scratch at its size and tokens."""
+    mine = summary.beside_scratch(rows[rows["task"] == task])
+    scratch, metric, found = summary.baseline(mine), summary.metric(mine), []
+    for rung, budget, arms in summary.stops(mine):
+        there = pd.concat([arms, scratch[(scratch["rung"] == rung) & (scratch["budget"] == budget)]])
+        table = _same_size(
+            there,
+            metric,
+            _references(there, "architecture"),
+            name=drawing.slug("midway", rung, budget, task),
+            title=f"Arms at rung {rung}, {task}",
+            caption=f"Arms on {task} at rung {rung} of the ladder (0 is the smallest), finished at the "
+            f"{words.count(budget)} tokens after which they grow on, lowest mean loss first.",
+        )
+        found.append(table)
+    return found
 
 
 def unmatched(rows: pd.DataFrame, task: str) -> Table:
     """The other arms of a task, with what they added and where they ended."""
     mine = rows[rows["task"] == task]
+    metric, records, last = summary.metric(mine), summary.by_arm(summary.others(mine)), summary.finals(mine)
     specs = [
         ARM,
-        _text("architecture", "architecture"),
-        SEEDS,
+        *_losses(metric, records),
+        *_per_token(metric),
         _number("weights added", "params_added", words.count),
         _number("final weights", "params_non_embedding", words.count, "non-embedding"),
         _number("target", "params_target", words.count, "weights"),
-        *LOSS,
-        *_costs(_references(summary.finals(mine))),
-        _text("status", "status"),
+        *SIZE,
+        *_costs(_references(last[last["ranked"]], "architecture")),
+        STATUS,
     ]
     return _table(
-        summary.by_arm(summary.others(mine)),
+        records,
         specs,
         lambda record: "bad" if record["unscored"] else "",
-        name=f"unmatched-{figures.slug(task)}",
+        name=f"unmatched-{drawing.slug(task)}",
         title=f"Arms at other sizes, {task}",
-        caption=f"Arms on {task} that end at another size than the largest rung, at the full budget or beyond.",
+        caption=f"Arms on {task} that end at another size than the largest rung, at the full budget or beyond, lowest "
+        "mean loss first. Cost ratios are to scratch at the largest rung.",
         sortable=True,
     )
 
@@ -265,7 +329,7 @@ def plain(value: Any) -> Cell:
     return Cell(text=str(value))
 
 
-def drawn(figure: figures.Figure) -> Table:
+def drawn(figure: drawing.Figure) -> Table:
     """The data of a figure."""
     frame = figure.table
     heads = [Head(text=str(c), number=pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns]
@@ -335,7 +399,7 @@ def data(provenance: Mapping[str, Any]) -> Table:
         _text("task", "name"),
         _number("training tokens", "train_tokens", words.count),
         _number("validation tokens", "valid_tokens", words.count),
-        _number("entropy rate", "entropy_rate", words.loss, "nats/token"),
+        _number("entropy rate", "entropy_rate", words.loss, RESULTS["loss"].unit),
         (
             Head(text="fingerprint, SHA-256"),
             lambda record: Cell(text=Markup("<code>{}</code>").format(record["fingerprint"] or words.DASH)),

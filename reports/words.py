@@ -24,8 +24,10 @@ def _minus(text: str) -> str:
 
 
 def fixed(value: float | None, digits: int) -> str:
-    """A number with a fixed count of decimals; never a negative zero."""
-    return DASH if missing(value) else _minus(f"{round(float(value or 0.0), digits) + 0.0:.{digits}f}")
+    """A number with a fixed count of decimals, or an exponent from a million on; never a negative zero."""
+    if missing(value) or abs(float(value or 0.0)) >= 1e6:
+        return significant(value)
+    return _minus(f"{round(float(value or 0.0), digits) + 0.0:.{digits}f}")
 
 
 def loss(value: float | None) -> str:
@@ -35,13 +37,13 @@ def loss(value: float | None) -> str:
 
 def signed(value: float | None) -> str:
     """A difference of losses, with its sign."""
-    number = 0.0 if missing(value) else round(float(value or 0.0), 4)
-    return DASH if missing(value) else _minus(f"{number:+.4f}") if number else "0.0000"
+    text = loss(value)
+    return f"+{text}" if text[0].isdigit() and text.strip("0.") else text
 
 
-def ratio(value: float | None) -> str:
+def ratio(value: float | None, digits: int = 3) -> str:
     """Three significant digits and a multiplication sign."""
-    return DASH if missing(value) else f"{significant(float(value or 0.0))}×"
+    return DASH if missing(value) else f"{significant(float(value or 0.0), digits)}×"
 
 
 def significant(value: float | None, digits: int = 3) -> str:

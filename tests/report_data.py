@@ -238,6 +238,21 @@ def tables(
     return _frame(results, RESULTS), _frame(curves, CURVES), _frame(list(stages.values()), STAGES)
 
 
+def three_rungs(
+    results: pd.DataFrame, curves: pd.DataFrame, stages: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The same study with a rung more: every grown arm stops at rung 1 after 300,000 tokens, then grows to rung 2."""
+    results, curves = results.copy(), curves.copy()
+    stop = results[(results["budget"] == 300_000) & (results["rung"] == 1) & (results["strategy"] != "continue")].copy()
+    scratch = stop["strategy"] == "scratch"
+    stop["arm"] = stop["arm"].where(~scratch, stop["arm"] + "@1")
+    results["growth_steps"] = results["growth_steps"] * 2
+    results["rung"] = results["rung"] * 2
+    grown = ~curves["arm"].str.contains("scratch|continue")
+    curves["rung"] = curves["rung"] + ((curves["tokens"] > 300_000) & grown | ~grown & (curves["rung"] == 1))
+    return pd.concat([results, stop], ignore_index=True), curves, stages
+
+
 def provenance() -> dict[str, Any]:
     """As growbench.store.provenance gives it, with hostile text wherever a user or a plugin writes."""
     return {

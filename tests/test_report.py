@@ -16,7 +16,7 @@ import report_data
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growbench.reports import figures, page, summary, words
+from growbench.reports import drawing, figures, page, summary, words
 from growbench.results import CURVES, RESULTS, STAGES, UNSCORED
 
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -84,6 +84,13 @@ def parsed() -> Page:
     return Page(html())
 
 
+@cache
+def transformer(task: str = "pycode") -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The tables of one architecture, on text or on a synthetic source."""
+    arms = {"transformer": report_data.ARMS["transformer"]}
+    return report_data.tables(arms=arms, task=task, unit="symbol" if task == "grammar" else "byte")
+
+
 def render(
     results: pd.DataFrame, curves: pd.DataFrame | None = None, stages: pd.DataFrame | None = None, **provenance: object
 ) -> str:
@@ -97,7 +104,7 @@ def render(
 
 
 def test_scratch_is_read_off_linearly_in_log_flops() -> None:
-    points = pd.DataFrame({"flops": [4e12, 1e12], "loss": [2.0, 3.0], "scored": [True, True]})
+    points = pd.DataFrame({"flops": [4e12, 1e12], "score": [2.0, 3.0], "scored": [True, True]})
     assert summary.read_off(2e12, points)[0] == pytest.approx(2.5, abs=1e-12)  # log 2 is half of log 4
     assert summary.read_off(1e12, points) == (3.0, "")
     assert summary.read_off(4e12, points) == (2.0, "")
@@ -105,14 +112,14 @@ def test_scratch_is_read_off_linearly_in_log_flops() -> None:
 
 @pytest.mark.parametrize(("flops", "why"), [(0.9e12, "cheaper"), (4.1e12, "dearer"), (math.nan, "not known")])
 def test_nothing_is_read_off_outside_the_range(flops: float, why: str) -> None:
-    points = pd.DataFrame({"flops": [1e12, 4e12], "loss": [3.0, 2.0], "scored": [True, True]})
+    points = pd.DataFrame({"flops": [1e12, 4e12], "score": [3.0, 2.0], "scored": [True, True]})
     loss, note = summary.read_off(flops, points)
     assert math.isnan(loss)
     assert why in note
 
 
 def test_nothing_is_read_off_beside_a_run_that_did_not_finish() -> None:
-    points = pd.DataFrame({"flops": [1e12, 4e12, 9e12], "loss": [5.5, 2.0, 1.9], "scored": [False, True, True]})
+    points = pd.DataFrame({"flops": [1e12, 4e12, 9e12], "score": [5.5, 2.0, 1.9], "scored": [False, True, True]})
     assert math.isnan(summary.read_off(2e12, points)[0])
     assert not math.isnan(summary.read_off(5e12, points)[0])
 
@@ -122,16 +129,18 @@ def test_against_scratch_pairs_by_seed_and_holds_the_scratch_curve() -> None:
     compared = summary.against_scratch(rows)
     one = compared[(compared["arm"] == "transformer/net2net") & (compared["seed"] == 2)].iloc[0]
     scratch = rows[(rows["arm"] == "transformer/scratch") & (rows["seed"] == 2)].set_index("budget")
-    assert one["difference"] == one["loss"] - scratch.loc[480_000, "loss"]
-    assert one["at_flops"] == pytest.approx(scratch.loc[320_000, "loss"], abs=1e-12)  # the budget of equal total FLOPs
+    assert one["difference"] == pytest.approx(one["bits_per_byte"] - scratch.loc[480_000, "bits_per_byte"], abs=1e-12)
+    equal = scratch.loc[320_000, "bits_per_byte"]  # the budget of equal total FLOPs
+    assert one["at_flops"] == pytest.approx(equal, abs=1e-12)
     assert set(compared["arm"]).isdisjoint({"transformer/scratch", "transformer/continue", "transformer/lora[rank=4]"})
 
 
 def test_a_run_that_did_not_finish_scores_the_uniform_predictor_and_is_not_dropped() -> None:
     rows = summary.annotate(report_data.tables()[0])
     spike = next(r for r in summary.by_arm(summary.finals(rows)) if r["arm"] == "transformer/spike")
-    assert spike["losses"][0] == math.log(256)
-    assert spike["loss"] == pytest.approx(np.mean(spike["losses"]))
+    assert spike["scores"][0] == pytest.approx(8)  # bits per byte
+    assert spike["score"] == pytest.approx(np.mean(spike["scores"]))
+    assert spike["loss"] == pytest.approx(spike["score"] * math.log(2))
     assert spike["status"] == "1 of 3 diverged"
     assert spike["tokens"] == 480_000  # of the seeds that finished: half a path has no cost
     means = summary.mean_difference(summary.against_scratch(rows), "difference_flops")
@@ -238,8 +247,8 @@ def test_the_matched_table_is_the_dataframe() -> None:
     for arm, group in last.groupby("arm"):
         row, good = shown[str(arm)], group[~group["status"].isin(UNSCORED)]
         for heading, column in (
-            ("loss, mean nats/token", "loss"),
-            ("bits per byte", "bits_per_byte"),
+            ("loss, mean bits/byte", "bits_per_byte"),
+            ("loss per token nats/token", "loss"),
         ):
             assert float(row[heading][1] or "") == pytest.approx(group[column].mean(), rel=1e-12)
             assert row[heading][0] == f"{group[column].mean():.4f}"
@@ -254,14 +263,16 @@ def test_the_matched_table_is_the_dataframe() -> None:
             f"{group['params_non_embedding'].iloc[0]:,}",
             str(group["params_non_embedding"].iloc[0]),
         )
-        assert row["loss by seed nats/token"][0] == " ".join(
-            f"{seed}: {loss:.4f}" for seed, loss in zip(group["seed"], group["loss"], strict=True)
+        assert row["loss by seed bits/byte"][0] == " ".join(
+            f"{seed}: {bits:.4f}" for seed, bits in zip(group["seed"], group["bits_per_byte"], strict=True)
         )
-    ratio = (
-        last[last["arm"] == "transformer/net2net"]["loss"].to_numpy()
-        / last[last["arm"] == "transformer/scratch"]["loss"].to_numpy()
-    ).mean()
-    assert shown["transformer/net2net"]["loss ratio to scratch mean by seed"][0] == f"{ratio:.4f}"
+    bits = {arm: group["bits_per_byte"].to_numpy() for arm, group in last.groupby("arm")}
+    net2net, scratch = bits["transformer/net2net"], bits["transformer/scratch"]
+    ratio, difference = (net2net / scratch).mean(), (net2net - scratch).mean()
+    shown_difference = shown["transformer/net2net"]["minus scratch, equal tokens bits/byte"]
+    assert shown_difference[0] == f"{difference:+.4f}{ratio:.3f}×"
+    assert float(shown_difference[1] or "") == pytest.approx(difference, rel=1e-9)
+    assert shown["transformer/spike"]["minus scratch, equal FLOPs bits/byte"] == ("–a seed did not finish", None)
     assert shown["transformer/scratch"]["cost, total"][0].endswith("1.00× scratch")
 
 
@@ -291,17 +302,19 @@ def test_failures_are_listed_in_full_and_sterile_controls_labelled() -> None:
 def test_words_state_the_numbers_and_decide_nothing() -> None:
     text = parsed().text(next(i for i, attrs in parsed().all("section") if attrs["id"] == "answer"))
     results = report_data.tables()[0]
-    scratch = results[(results["arm"] == "transformer/scratch") & (results["budget"] == 480_000)]["loss"]
-    assert f"transformer/scratch ends lowest at the full budget: {scratch.mean():.4f} nats per token" in text
+    scratch = results[(results["arm"] == "transformer/scratch") & (results["budget"] == 480_000)]["bits_per_byte"]
+    assert f"transformer/scratch has the lowest mean at the full budget: {scratch.mean():.4f} bits per byte" in text
     assert f"seeds {scratch.min():.4f} to {scratch.max():.4f}" in text
     assert "nothing is decided" in text
     assert (
-        "At equal tokens none of 12 grown arms at matched size end below from-scratch; at equal compute, all of 10 do."
-        in text
+        "At equal tokens, none of 9 grown arms at matched size ended below scratch, in the mean over seeds; "
+        "at equal FLOPs, against scratch’s interpolated loss, all of 7 grown arms did." in text
     )
     assert "No value is given for transformer/spike (a seed did not finish)." in text
-    longer = results[(results["arm"] == "transformer/continue") & (results["budget"] == 960_000)]["loss"].mean()
-    assert f"{longer:.4f} after 960,000 tokens for 47.2 GFLOPs (none of 8 grown arms end lower)" in text
+    longer = results[(results["arm"] == "transformer/continue") & (results["budget"] == 960_000)]
+    bits = f"{longer['bits_per_byte'].mean():.4f} bits per byte"
+    assert f"{bits} after 960,000 tokens for 47.2 GFLOPs (none of 6 grown arms ended lower)" in text
+    assert "nats" not in text
     header = parsed().text(next(i for i, _ in parsed().all("header")))
     assert "Untuned." in header
     assert "Screening: 3 seeds, no test is shown." in header
@@ -311,11 +324,11 @@ def test_words_state_the_numbers_and_decide_nothing() -> None:
 def test_seeds_that_disagree_decide_nothing() -> None:
     results = report_data.tables()[0]
     change = (results["arm"] == "transformer/net2net") & (results["budget"] == 480_000)
-    results.loc[change, "loss"] = [1.0, 1.9, 1.9]
+    results.loc[change, ["loss", "bits_per_byte"]] = np.outer([1.0, 1.9, 1.9], [1, 1 / math.log(2)])
     text = Page(render(results)).text(0)
-    assert "transformer/net2net ends lowest" in text
-    assert "Not below these in every seed, so not separated from them: transformer/scratch" in text
-    assert "The seeds disagree on its sign, so this decides nothing." in text
+    assert "transformer/net2net has the lowest mean" in text
+    assert "In at least one seed it is not below: transformer/scratch" in text
+    assert "Its seeds disagree on the sign." in text
 
 
 def _hostile(value: object) -> object:
@@ -382,12 +395,12 @@ PARTS: dict[str, tuple[Cut, str]] = {
     "no scratch": (lambda r: r[r["strategy"] != "scratch"], "No from-scratch run of transformer on pycode"),
     "only scratch": (
         lambda r: r[r["strategy"] == "scratch"],
-        "No grown arm at matched size can be set beside scratch yet.",
+        "There is no grown arm at matched size at the full budget: growing cannot be compared",
     ),
-    "one seed": (lambda r: r[r["seed"] == 1], "lacks seeds 0, 2 at 480,000 tokens."),
+    "one seed": (lambda r: r[r["seed"] == 1], "pycode lacks seeds 0 and 2."),
     "an arm's seed": (
         lambda r: r[~((r["arm"] == "transformer/net2net") & (r["seed"] == 2))],
-        "transformer/net2net on pycode lacks seed 2 at 480,000 tokens.",
+        "transformer/net2net on pycode lacks seed 2 at 300,000, 360,000 and 480,000 tokens.",
     ),
     "first budget": (lambda r: r[r["budget"] == 300_000], "what is shown stands at 300,000."),
     "one architecture": (
@@ -396,7 +409,7 @@ PARTS: dict[str, tuple[Cut, str]] = {
     ),
     "all failed": (
         lambda r: r.assign(status="failed", reason="out of memory", loss=report_data.UNIFORM),
-        "At equal FLOPs, no value can be given for transformer/zero_pad (a seed did not finish)",
+        "No arm at matched size finished: all score as the uniform predictor, and none is lowest.",
     ),
     "unmatched only": (lambda r: r[~r["matched"]], "No arm at matched size has a result yet."),
     "size unknown": (lambda r: r.drop(columns=["matched", "rung"]), "No arm at matched size has a result yet."),
@@ -413,10 +426,120 @@ def test_partial_results_render_and_say_what_is_missing(part: str) -> None:
     assert f"{len(results)} of 900 planned rows are there." in text
 
 
-def test_a_symbolic_task_has_no_bits_per_byte_but_an_excess() -> None:
-    text = Page(render(*report_data.tables(task="grammar", unit="symbol"))).text(0)
-    assert "above the source’s entropy rate" in text
-    assert "nats per token (" not in text
+def test_a_symbolic_task_speaks_nats_and_shows_its_excess_over_the_limit() -> None:
+    results, curves, stages = transformer("grammar")
+    found = Page(render(results, curves, stages))
+    assert "above the source’s entropy rate" in found.text(0)
+    assert "bits" not in found.text(next(i for i, attrs in found.all("section") if attrs["id"] == "matched"))
+    last = results[(results["arm"] == "transformer/net2net") & (results["budget"] == 480_000)]
+    row = next(r for r in found.table("matched-grammar") if r["arm"][1] == "transformer/net2net")
+    assert row["loss, mean nats/token"][0] == f"{last['loss'].mean():.4f}"
+    assert row["excess over the limit nats/token"][0] == f"{last['loss'].mean() - 1:.4f}"
+    assert "No model can go below the source’s entropy rate, 1.0000 nats per token" in found.text(0)
+
+
+def test_the_entropy_rate_is_drawn_where_it_lies_in_the_plot() -> None:
+    results, curves, _ = transformer("grammar")
+    end = results[(results["arm"] == "transformer/scratch") & (results["budget"] == 480_000)]["loss"].mean()
+    for limit, drawn in ((1.0, False), (end, True)):
+        rows = summary.annotate(results.assign(excess_loss=results["loss"] - limit))
+        scored = summary.score(summary.tidy(curves, CURVES), rows)
+        shown = figures.draw(rows, scored, task="grammar", architecture="transformer", look=drawing.looks(rows))
+        assert [">entropy rate<" in figure.svg for figure in shown] == [*[drawn] * 4, False]
+
+
+def test_each_task_of_a_mixed_study_speaks_its_own_metric() -> None:
+    both = zip(transformer(), transformer("grammar"), strict=True)
+    results, curves, stages = (pd.concat(pair, ignore_index=True) for pair in both)
+    results["bits_per_byte"] = results["bits_per_byte"] / 2  # tokens of two bytes
+    rows = summary.annotate(results)
+    assert summary.metric(rows[rows["task"] == "pycode"]).scale == pytest.approx(1 / math.log(2) / 2)
+    assert summary.metric(rows[rows["task"] == "grammar"]).scale == 1
+    found = Page(render(results, curves, stages))
+    assert "Loss is validation bits per byte on pycode and validation nats per token on grammar" in found.text(0)
+    for task, unit, other in (("pycode", "bits/byte", "nats/token"), ("grammar", "nats/token", "bits/byte")):
+        for figure, labels in (("cost-total", 1), ("tokens", 1), ("paired", 2)):
+            drawn = found.text(
+                next(i for i, a in found.all("svg") if f"{figure}-{task}-transformer-title" in a["aria-labelledby"])
+            )
+            assert drawn.count(unit) == labels
+            assert other not in drawn
+    ends = curves[(curves["arm"] == "transformer/scratch") & (curves["task"] == "pycode") & (curves["kind"] == "train")]
+    table = found.table(f"data-{drawing.slug('tokens', 'pycode', 'transformer')}")
+    shown = {row["tokens"][1]: row["transformer/scratch (bits/byte)"][1] or "" for row in table}
+    assert float(shown["300000"]) == pytest.approx(ends[ends["tokens"] == 300_000]["loss"].mean() / math.log(2) / 2)
+
+
+def test_arms_are_compared_at_every_rung_they_pass() -> None:
+    results, curves, stages = report_data.three_rungs(*transformer())
+    found = Page(render(results, curves, stages))
+    shown = {row["arm"][1]: row for row in found.table(drawing.slug("midway", 1, 300_000, "pycode"))}
+    assert "transformer/scratch@1" in shown
+    assert "transformer/lora[rank=4]" not in shown
+    there = results[(results["rung"] == 1) & (results["seed"] >= 0)]
+    bits = {arm: group["bits_per_byte"].to_numpy() for arm, group in there.groupby("arm")}
+    difference = (bits["transformer/net2net"] - bits["transformer/scratch@1"]).mean()
+    cell = shown["transformer/net2net"]["minus scratch, equal tokens bits/byte"]
+    assert float(cell[1] or "") == pytest.approx(difference, rel=1e-9)
+    low = shown["transformer/net2net"]["minus scratch, equal FLOPs bits/byte"]
+    assert low == ("–cheaper than the first budget point from scratch", None)
+    assert "On the way, at rung 1 after 300,000 tokens, where scratch of that size ends at" in found.text(0)
+    apart = [(row["arm"][1], row["tokens"][0]) for row in found.table("unmatched-pycode")]
+    assert ("transformer/lora[rank=4]", "300,000") in apart
+    marks = found.text(next(i for i, a in found.all("svg") if "tokens-pycode-transformer-desc" in a["aria-labelledby"]))
+    assert "Growth at 240,000 and 300,000 tokens." in marks
+    without = results[~results["strategy"].eq("scratch") | (results["rung"] != 1)]
+    assert "there is no from-scratch run to compare with" in Page(render(without)).text(0)
+
+
+def _one_arm(name: str) -> Cut:
+    return lambda r: r[r["arm"] == name]
+
+
+def _scaled(factor: float) -> Cut:
+    columns = ["loss", "bits_per_byte", *(n for n in RESULTS if n.startswith("flops"))]
+    return lambda r: r.assign(**{name: r[name] * factor for name in columns})
+
+
+LONG = "a" * 100 + "/" + "b" * 99
+EDGES: dict[str, tuple[Cut, str]] = {
+    "one grown arm": (
+        _one_arm("transformer/net2net"),
+        "There is no run from scratch at the target size at the full budget: growing cannot be compared",
+    ),
+    "one scratch arm": (_one_arm("transformer/scratch"), "It is the only arm at matched size."),
+    "one arm trained on": (_one_arm("transformer/continue"), "No arm at matched size has a result at the full budget."),
+    "all diverged": (
+        lambda r: r.assign(status="diverged", loss=report_data.UNIFORM, bits_per_byte=8.0),
+        "No grown arm at matched size finished: growing cannot be compared",
+    ),
+    "scratch diverged": (
+        lambda r: r.assign(status=r["status"].where(r["strategy"] != "scratch", "diverged")),
+        "No run from scratch at the target size finished: growing cannot be compared",
+    ),
+    "a seed of scratch diverged": (
+        lambda r: r.assign(status=r["status"].where((r["strategy"] != "scratch") | (r["seed"] != 1), "diverged")),
+        "Scratch did not finish with every seed, and counts as the uniform predictor there.",
+    ),
+    "one seed": (lambda r: r[r["seed"] == 1], "One seed says nothing about how stable this order is."),
+    "equal": (lambda r: r.assign(loss=2.0, bits_per_byte=3.0), "level with scratch to four decimals"),
+    "long names": (lambda r: r.assign(arm=r["arm"] + LONG, task=LONG, architecture=LONG), LONG),
+    "huge": (_scaled(1e12), "bits per byte"),
+    "tiny": (_scaled(1e-12), "bits per byte"),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_render_and_say_so(edge: str) -> None:
+    cut, said = EDGES[edge]
+    results, curves, stages = transformer()
+    assert said in Page(render(cut(results).reset_index(drop=True), curves, stages)).text(0)
+
+
+def test_long_names_stay_apart_in_figures() -> None:
+    names = [f"{'x' * 100}[{'y' * 90}, k={k}]" for k in range(3)]
+    assert len({drawing.short(name) for name in names}) == 3
+    assert {len(drawing.short(name)) for name in names} == {drawing.CHARACTERS}
 
 
 def test_many_arms_keep_their_looks_and_their_names() -> None:
@@ -424,9 +547,10 @@ def test_many_arms_keep_their_looks_and_their_names() -> None:
     arms = {"transformer": (*report_data.ARMS["transformer"][:3], *many)}
     results, curves, _ = report_data.tables(arms=arms)
     rows = summary.annotate(results)
-    look = figures.looks(rows)
+    look = drawing.looks(rows)
     assert len({(v.colour, v.marker, str(v.dash)) for v in look.values()}) == len(look)
-    drawn = figures.draw(rows, summary.tidy(curves, CURVES), task="pycode", architecture="transformer", look=look)
+    curves = summary.score(summary.tidy(curves, CURVES), rows)
+    drawn = figures.draw(rows, curves, task="pycode", architecture="transformer", look=look)
     for figure in drawn:
         for k in range(24):
             assert f"method_{k:02}" in figure.svg
@@ -461,7 +585,7 @@ def test_contrast_is_aa(theme: int) -> None:
     assert _contrast(colours["warn"], colours["warn-paper"]) >= 4.5
     assert _contrast(colours["ink"], colours["warn-paper"]) >= 4.5
     assert _contrast(colours["warn"], colours["paper"]) >= 4.5
-    for k, hue in enumerate(figures.PALETTE, start=1):
+    for k, hue in enumerate(drawing.PALETTE, start=1):
         assert _contrast(colours[f"hue{k}"], colours["paper"]) >= 4.5
         assert theme or colours[f"hue{k}"] == hue
 

@@ -1,0 +1,284 @@
+"""How the figures are drawn: one canvas, one look for each arm, direct labels, and an SVG to inline.
+
+One idea: a figure is a picture, a caption that says how to read it, a text alternative, and a table of what is drawn.
+Colours leave here as CSS variables with a fallback, so that one SVG serves a light and a dark page; text stays text.
+"""
+
+import hashlib
+import io
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from growbench.reports import words
+from growbench.reports.summary import Metric
+
+INK, MUTED, FAINT = "#1d1d20", "#5d5d64", "#d5d3cd"
+PALETTE = ("#0067a8", "#b8450b", "#00775a", "#a3407a", "#8a6500", "#5a4fcf", "#a02c3c")
+"""Told apart under the common colour deficiencies, 4.5:1 and more on white; markers and dashes repeat it."""
+MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (6, 1.5, 1.4, 1.5)))
+WIDTH, LINE, CHARACTERS = 6.8, 0.2, 32
+"""Inches, inches, and how long a label may be. The page shows 490 points on 616 pixels or more: 9 points read as 11."""
+SMALL = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A picture that can be read without seeing it. `name` is unique on a page; `table` holds what is drawn."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    svg: str
+    table: pd.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How one strategy is drawn, in every figure; `label` names its arm without the architecture."""
+
+    label: str
+    colour: str
+    marker: str
+    dash: Any
+    index: int
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Keywords of a line."""
+        return {"color": self.colour, "linestyle": self.dash}
+
+    @property
+    def point(self) -> dict[str, Any]:
+        """Keywords of a marker without a line."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": "none", "markeredgewidth": 0}
+
+
+def looks(rows: pd.DataFrame) -> dict[str, Look]:
+    """A look for every arm: scratch in ink, its smaller rungs and continue in grey, any other in its own.
+
+    What is the same (strategy, variant) on two architectures looks the same.
+    """
+    kinds = rows[["strategy", "variant"]].fillna("").drop_duplicates().sort_values(["strategy", "variant"])
+    others = [kind for kind in kinds.itertuples(index=False, name=None) if kind[0] not in ("scratch", "continue")]
+    found: dict[str, Look] = {}
+    distinct = rows.sort_values("top", ascending=False, kind="stable").drop_duplicates("arm").sort_index()
+    for arm, strategy, variant, architecture, top in (
+        distinct[["arm", "strategy", "variant", "architecture", "top"]].fillna("").itertuples(index=False)
+    ):
+        if strategy == "scratch":
+            colour, marker, dash = (INK, "o", DASHES[0]) if top else (MUTED, "p", DASHES[2])
+        elif strategy == "continue":
+            colour, marker, dash = MUTED, "d", DASHES[1]
+        else:
+            k = others.index((strategy, variant))
+            colour, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
+            dash = DASHES[(k + k // len(PALETTE)) % len(DASHES)]
+        label = short(_without(arm, architecture))
+        found[arm] = Look(label=label, colour=colour, marker=marker, dash=dash, index=len(found))
+    return found
+
+
+def _without(arm: str, architecture: str) -> str:
+    """The arm's name without its architecture, where that stands at an end and something is left."""
+    mark = re.escape(architecture)
+    return re.sub(rf"^{mark}[\s/:@·,-]+(?=.)|(?<=.)[\s/:@·,-]+{mark}$", "", arm) if architecture else arm
+
+
+def short(text: str) -> str:
+    """A name that fits beside a plot: the middle is left out, since parameters at the end tell arms apart."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    half = (CHARACTERS - 1) // 2
+    return text if len(text) <= CHARACTERS else f"{text[: CHARACTERS - 1 - half]}…{text[-half:]}"
+
+
+def slug(*parts: object) -> str:
+    """An identifier of letters, digits and hyphens; a digest keeps it unique where the parts lose something in it."""
+    text = "-".join(map(str, parts))
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return plain if plain == text else f"{plain[:40].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+# ------------------------------------------------------------------------------------------------ drawing
+
+
+def style() -> Any:  # the stubs want literal keys
+    """Settings under which every figure is drawn."""
+    return {
+        **sns.axes_style("ticks"),
+        **sns.plotting_context("paper"),
+        "svg.fonttype": "none",
+        "svg.hashsalt": "growbench",
+        "text.parse_math": False,
+        "font.family": "DejaVu Sans",
+        **dict.fromkeys(("font.size", "xtick.labelsize", "ytick.labelsize"), SMALL),
+        **dict.fromkeys(("axes.labelsize", "axes.titlesize"), 9.5),
+        "xtick.minor.size": 2,
+        "axes.unicode_minus": True,
+        "axes.grid": True,
+        "axes.linewidth": 0.8,
+        "grid.color": FAINT,
+        "grid.linewidth": 0.6,
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    }
+
+
+def canvas(height: float, *places: tuple[float, float]) -> tuple[Canvas, list[Axes]]:
+    """A figure of a height in inches, with a plot at each place (left, width: shares of the figure's width)."""
+    drawn = Canvas(figsize=(WIDTH, height))
+    plots = [drawn.add_axes((left, 0.52 / height, width, 1 - 0.82 / height)) for left, width in places]
+    for axes in plots:
+        axes.set_axisbelow(True)
+        sns.despine(ax=axes)
+    return drawn, plots
+
+
+def plot(names: int) -> tuple[Canvas, Axes]:
+    """A figure with one plot and room on its right for so many names."""
+    drawn, (axes,) = canvas(max(3.8, 0.9 + LINE * names), (0.115, 0.475))
+    return drawn, axes
+
+
+def labels(axes: Axes, ends: Sequence[tuple[Look, float, float, str]]) -> None:
+    """Names beside the plot, in the order of the lines' ends (x, y in data units), spread so that none overlaps."""
+    if not ends:
+        return
+    height = axes.get_position().height * axes.figure.get_size_inches()[1]  # type: ignore[union-attr]
+    gap, to_axes = LINE / height, axes.transAxes.inverted()
+    placed = sorted(
+        (
+            (float(to_axes.transform(axes.transData.transform((x, y)))[1]), look, x, y, text)
+            for look, x, y, text in ends
+        ),
+        key=lambda end: (-end[0], end[1].label),
+    )
+    at = [min(1.0, placed[0][0])]
+    for end in placed[1:]:
+        at.append(min(end[0], at[-1] - gap))
+    at[-1] = max(at[-1], 0.0)
+    for i in range(len(at) - 2, -1, -1):
+        at[i] = max(at[i], at[i + 1] + gap)
+    for y_label, (_, look, x, y, text) in zip(at, placed, strict=True):
+        _label(axes, look, (x, y), y_label, text)
+
+
+def _label(axes: Axes, look: Look, end: tuple[float, float], at: float, text: str) -> None:
+    """One name at a height of the plot, with its marker and a leader from the line's end."""
+    gid = f"arm-{look.index}-label"
+    beside: dict[str, Any] = {"xy": end, "textcoords": "axes fraction", "annotation_clip": False}
+    arrow = {"arrowstyle": "-", "color": look.colour, "lw": 0.5, "alpha": 0.55, "shrinkA": 0, "shrinkB": 3}
+    axes.annotate(text, xytext=(1.085, at), va="center", fontsize=SMALL, gid=gid, **beside)
+    axes.annotate("", xytext=(1.035, at), arrowprops={**arrow, "gid": f"{gid}-leader"}, **beside)
+    axes.plot([1.055], [at], transform=axes.transAxes, clip_on=False, ms=5, gid=f"{gid}-m", **look.point)
+
+
+def remark(axes: Axes, text: str, xy: tuple[float, float], xytext: tuple[float, float], **how: Any) -> None:
+    """A muted word at a point of the plot, moved by `xytext` points."""
+    axes.annotate(
+        text, xy=xy, xytext=xytext, textcoords="offset points", fontsize=SMALL, color=MUTED, gid="remark", **how
+    )
+
+
+def mark_growth(axes: Axes, x: float) -> None:
+    """An upright where arms grow."""
+    axes.axvline(x, color=MUTED, lw=0.9, ls=(0, (2, 2)))
+    remark(axes, "growth", (x, 1.0), (3, 10), xycoords=("data", "axes fraction"), va="top", annotation_clip=False)
+
+
+def mark_limit(axes: Axes, metric: Metric, up: tuple[float, float]) -> None:
+    """The lowest possible loss, where it is known and lies in the plot."""
+    if metric.limit is not None and up[0] <= metric.limit <= up[1]:
+        axes.axhline(metric.limit, color=MUTED, lw=0.9, ls=(0, (1, 2)))
+        remark(axes, "entropy rate", (0.0, metric.limit), (3, 3), xycoords=("axes fraction", "data"))
+
+
+def decades(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic cost axis with ticks at 1, 2, 5 (all tenths where the range is short), named with SI prefixes."""
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks: list[float] = []
+    for steps in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), tuple(np.arange(1, 10, 0.1))):
+        ticks = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        if len(ticks) >= 3:
+            break
+    apart, kept = np.log(high / low) / 6, ticks[:1]
+    for tick in ticks[1:]:
+        kept += [tick] if np.log(tick / kept[-1]) >= apart else []
+    axes.xaxis.set_major_locator(FixedLocator(kept))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(si))
+
+
+def si(value: float, position: int | None = None) -> str:
+    """A number on an axis, with an SI prefix."""
+    number, _, prefix = words.scaled(value, "").replace("−", "-").partition(" ")
+    return f"{float(number):g} {prefix}".strip().replace("-", "−") if value else "0"
+
+
+def _svg(drawn: Canvas, name: str, title: str, alt: str) -> str:
+    """The drawing as an element to inline: ids prefixed by `name`, colours as variables, with title and desc."""
+    out = io.StringIO()
+    with warnings.catch_warnings():
+        # Text is not drawn here: the reader's browser has the glyphs that the layout's font lacks.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
+        drawn.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="arm-(\d+)-[^"]*">', r'<g class="arm" data-arm="\1">', text)
+    text = text.replace('<g id="remark">', '<g class="remark">')
+    text = re.sub(r'(<[^<>]*?\sid=")', rf"\g<1>{name}-", text)
+    text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = text.replace('xlink:href="#', 'href="#').replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
+    for colour in {INK, MUTED, FAINT, *PALETTE}:
+        text = re.sub(rf"((?:fill|stroke): ){colour}\b", rf"\g<1>var(--{_variable(colour)}, {colour})", text)
+    text = text.replace("'DejaVu Sans'", "var(--sans, sans-serif)")
+    text = re.sub(r"\n\s*", "\n", text)
+    head = (
+        f'<svg role="img" aria-labelledby="{name}-title {name}-desc" class="figure" '
+        f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {72 * WIDTH:g} {72 * drawn.get_size_inches()[1]:g}">'
+        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(alt)}</desc>'
+    )
+    return re.sub(r"^<svg[^>]*>", lambda _: head, text).strip()
+
+
+def _variable(colour: str) -> str:
+    names = {INK: "ink", MUTED: "muted", FAINT: "faint"}
+    return names.get(colour) or f"hue{PALETTE.index(colour) + 1}"
+
+
+def figure(drawn: Canvas, *, name: str, title: str, reads: str, caption: str, table: pd.DataFrame) -> Figure:
+    """The finished figure; `reads` is what an eye would read from it."""
+    alt = f"{title}. {reads}"
+    return Figure(name=name, title=title, caption=caption, alt=alt, svg=_svg(drawn, name, title, alt), table=table)
+
+
+def empty(axes: Axes, why: str) -> None:
+    """A plot of nothing, and why."""
+    axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, color=MUTED)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def limits(values: Iterable[float], margin: float = 0.08) -> tuple[float, float] | None:
+    """The range of finite values with a margin; None without any."""
+    known = np.array([v for v in values if np.isfinite(v)])
+    if not len(known):
+        return None
+    low, high = float(known.min()), float(known.max())
+    pad = margin * (high - low) or 0.01 * abs(high) or 1.0
+    return low - pad, high + pad
