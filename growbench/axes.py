@@ -99,7 +99,7 @@ class AxisMap:
 
 def _along(tensor: Tensor, operators: Sequence[Tensor | None]) -> Tensor:
     """Apply one matrix per dimension (None: leave it), in float64, back in the tensor's dtype."""
-    out = tensor.double()
+    out = tensor.to(torch.float64, copy=True)  # what is grown never shares memory with the source, or with a copy
     for position, operator in enumerate(operators):
         if operator is not None:
             out = torch.tensordot(operator, out, dims=([1], [position])).movedim(0, position)
@@ -231,3 +231,9 @@ class LayerMap:
         """Whether the function is preserved: every old layer once, in order, all others muted."""
         heard = [i for i in range(len(self.source)) if i not in self.muted]
         return [self.source[i] for i in heard] == sorted(set(self.source)) and not self.fresh.intersection(heard)
+
+    def copies(self, layer: int) -> tuple[int, ...]:
+        """The layers in which the old model lives as it does in `layer`, itself included; none where that is new."""
+        new = self.muted | self.fresh
+        same = (i for i in range(len(self.source)) if i not in new and self.source[i] == self.source[layer])
+        return () if layer in new else tuple(same)

@@ -374,16 +374,22 @@ def measure_growth(bench: Bench, parent: Checkpoint, growth: Growth, out: Outcom
 def alive_share(growth: Growth, found: Mapping[str, Tensor]) -> float | None:
     """Share of the squared gradient norm outside the old model's subspace; frozen entries receive none.
 
+    In depth the old model is one in which the copies of a layer stay equal and muted or fresh ones stay as they are.
     None where the strategy states no maps, nothing was added, or a gradient is not finite.
     """
     if not growth.maps and growth.layers is None:
         return None
-    muted = growth.layers.muted if growth.layers else frozenset()
     outside = total = 0.0
     for name, weight in growth.state.shape.weights.items():
         gradient = found[name] if name not in growth.frozen else found[name].masked_fill(growth.frozen[name], 0.0)
         out, all_ = axes.outside_share(gradient, weight, growth.maps)
-        outside, total = outside + (all_ if weight.layer in muted else out), total + all_
+        copies = growth.layers.copies(weight.layer) if growth.layers and weight.layer is not None else (weight.layer,)
+        if not copies:
+            out = all_
+        elif len(copies) > 1 and not any(dim.axis in growth.maps for dim in weight.dims):
+            together = torch.stack([found[weight.at(layer)] for layer in copies]).mean(0)
+            out = (gradient - together).double().square().sum().item()
+        outside, total = outside + out, total + all_
     if not math.isfinite(total):
         return None
     return outside / total if total > 0 else 0.0

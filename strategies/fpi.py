@@ -28,7 +28,7 @@ class Fpi(Strategy):
 
     @property
     def sterile(self) -> str:
-        return "equal copies receive equal gradients and stay equal" if self.weighted else ""
+        return "equal copies receive equal gradients and stay equal"
 
     def widen(self, axis: Axis, old: int, new: int, rng: Generator) -> AxisMap:
         if axis.normed and not self.weighted:

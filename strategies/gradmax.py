@@ -31,8 +31,8 @@ class Gradmax(Strategy):
     def supports(self, source: Shape, target: Shape) -> str:
         if source.nonlinearity not in ("gelu", "l2_gelu"):
             return f"it needs f(0) = 0 and f'(0) != 0, which {source.nonlinearity} does not give"
-        if target.layers != source.layers or any(axis.name != "ffn" for axis in changed(source, target)):
-            return "it adds feed-forward units alone, and the ladder grows more"
+        if target.layers != source.layers or {axis.name for axis in changed(source, target)} != {"ffn"}:
+            return "it adds feed-forward units alone, and the ladder grows more, or nothing"
         most = max(new - old for old, new in changed(source, target).values())
         return f"the bypass has {source.residual} singular vectors, and {most} units are asked for" * (
             most > source.residual

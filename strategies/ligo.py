@@ -12,7 +12,7 @@ from torch.func import functional_call
 from growbench import axes
 from growbench.labels import Axis, Weight
 from growbench.shape import Shape
-from growbench.state import State
+from growbench.state import State, changed
 from growbench.strategy import Growth, Probe, Strategy
 
 
@@ -34,6 +34,14 @@ class Ligo(Strategy):
     @property
     def probe_batches(self) -> int:
         return self.steps
+
+    @property
+    def sterile(self) -> str:
+        return "axes that only matmuls and the norm touch stay in the operator's image, and so do their gradients"
+
+    def supports(self, source: Shape, target: Shape) -> str:
+        grows = target.layers > source.layers or changed(source, target)
+        return "" if grows else "it learns how to grow, and the ladder adds nothing"
 
     def grow(self, state: State, shape: Shape, probe: Probe, rng: Generator) -> Growth:
         maps, mixes = operators(state.shape, shape, rng)

@@ -25,6 +25,10 @@ class Msg(Random):
     def preserves(self) -> Literal["function", "nothing"]:
         return "function"
 
+    def supports(self, source: Shape, target: Shape) -> str:
+        wider = source.tied and target.residual > source.residual
+        return "a tied embedding is the readout too, whose scale follows the width before the masks open" * wider
+
     def grow(self, state: State, shape: Shape, probe: Probe, rng: Generator) -> Growth:
         growth = super().grow(state, shape, probe, rng)
         new = {str(axis): torch.arange(m.new) >= m.old for axis, m in growth.maps.items()}
