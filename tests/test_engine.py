@@ -264,6 +264,32 @@ def test_frozen_entries_stay_and_a_ramp_goes_from_nothing_to_all_over_stages(toy
     assert start.multipliers(start.state.tokens + 512) == {}
 
 
+def test_frozen_entries_add_nothing_to_the_norm_that_gradients_are_clipped_to(toy_run: toy.Run, tmp_path: Path) -> None:
+    settings = {"optimizer": "sgd", "clip": 0.01, "learning_rate": 1.0}
+    plan = toy.plan(toy_run.out.parent, plugins=toy_run.plan.plugin_paths, strategies=["probing"], train=settings)
+    toy.work(plan, tmp_path)
+    store = Store(tmp_path)
+    grow = next(stage for stage in plan.stages.values() if stage.kind == "grow")
+    begun = Checkpoint.load(store.folder(grow.key) / CHECKPOINT)
+    position = begun.state.tokens
+    identity = {name: grow.identity[name] for name in ("core", "device", "task", "seed", "train")}
+    step = Stage(kind="train", label="a step", parent=grow.key, identity=identity | {"until": position + toy.STEP})
+    toy.work(plan, tmp_path, [step])
+    after = Checkpoint.load(store.folder(step.key) / CHECKPOINT).state
+
+    net = begun.state.model()
+    net.masks = begun.multipliers(position)
+    batch = train.Bench(identity=identity, plugin_paths=plan.plugin_paths, cache=Path()).batch(position)
+    model.loss(net, batch).backward()  # type: ignore[no-untyped-call]
+    found = {name: weight.grad for name, weight in net.weights.items() if weight.grad is not None}
+    found["embed"].masked_fill_(begun.frozen["embed"], 0.0)
+    norm = math.sqrt(sum(gradient.square().sum().item() for gradient in found.values()))
+    for name, gradient in found.items():
+        rate = begun.state.scaling.rate(begun.state.shape.weights[name], "sgd")
+        moved = after.weights[name].double() - begun.state.weights[name].double()
+        assert torch.allclose(moved, -rate * gradient.double() * 0.01 / norm, rtol=1e-3, atol=1e-6), name
+
+
 def test_a_ramp_makes_the_first_step_function_preserving(toy_run: toy.Run, tmp_path: Path) -> None:
     gaps: dict[int, float | None] = {}
     for fade in (0, 512):
