@@ -42,6 +42,7 @@ RESULTS: dict[str, Column] = {
     "variant": _text("The strategy's parameters that differ from its defaults, as key=value."),
     "architecture": _text("Name of the architecture, as in the study's ladder."),
     "rung": _count("", "Index of the arm's final shape in the ladder, smallest 0."),
+    "shape": _text("Sizes of the final model."),
     "task": _text("Name of the task."),
     "unit": _text("What one token is: byte, or symbol for synthetic sources."),
     "seed": _count("", "Seed from which every role (initialisation, data, growth) draws its own generator."),

@@ -156,6 +156,13 @@ class Shape:
         return {dim.axis: dim.size for weight in self.weights.values() for dim in weight.dims}
 
     @property
+    def words(self) -> str:
+        """The sizes in one line: 2 layers, residual 32, heads 4, key 8, value 8, ffn 128."""
+        sizes = ("residual", "heads", "key", "value", "ffn", *["tokens"] * (self.placement == "everywhere"))
+        listed = (f"{n} {'/'.join(map(str, v)) if isinstance(v := getattr(self, n), tuple) else v}" for n in sizes)
+        return f"{self.layers} layers, {', '.join(listed)}" + (f", rank {self.rank}" if self.rank else "")
+
+    @property
     def params(self) -> int:
         """All weights."""
         return sum(weight.count for weight in self.weights.values())

@@ -327,7 +327,8 @@ def _keys(parents: Sequence[object]) -> list[str]:
     for part in parents:
         if isinstance(part, str) and part in model.model_fields:
             annotation = model.model_fields[part].annotation
-            model = next((arg for arg in (annotation, *get_args(annotation)) if isinstance(arg, type)), model)
+            choices = [annotation, *get_args(annotation)]
+            model = next((a for a in choices if isinstance(a, type) and issubclass(a, BaseModel)), model)
     return list(model.model_fields)
 
 

@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -187,11 +187,14 @@ def initialise(bench: Bench) -> Outcome:
     return Outcome(checkpoint=Checkpoint(state=state.initial(Shape.read(identity["shape"]), scaling, rng, bench.dtype)))
 
 
-def schedule(kind: str, tokens: int, start: int, until: int, warmup: int) -> float:
-    """The learning rate, as a share of the full one, of the step that ends at `tokens`."""
+def schedule(kind: str, tokens: int, step: int, start: int, until: int, rises: Sequence[tuple[int, int]]) -> float:
+    """The learning rate, as a share of the full one, of the step that ends at `tokens`.
+
+    rises: warm-ups, from a position to a position. A cooldown falls linearly, and reaches zero one step after its end.
+    """
     if kind == "cooldown":
-        return (until - tokens + 1) / (until - start)
-    return min(tokens / warmup, 1.0) if warmup else 1.0
+        return (until - tokens + step) / (until - start + step)
+    return min([1.0, *((tokens - low) / (high - low) for low, high in rises if high > low)])
 
 
 def train(kind: str, bench: Bench, parent: Checkpoint, notify: Notify) -> Outcome:
@@ -241,7 +244,8 @@ class _Loop:
     @property
     def rate(self) -> float:
         """The learning rate, at the base shape, of the step that ends at the position."""
-        share = schedule(self.kind, self.tokens, self.start, self.until, self.settings["warmup"])
+        rises = [(0, self.settings["warmup"]), self.bench.identity.get("rewarm", (0, 0))]
+        share = schedule(self.kind, self.tokens, self.bench.step, self.start, self.until, rises)
         return float(self.settings["learning_rate"] * share)
 
     def step(self) -> float:
@@ -314,7 +318,7 @@ def grow(bench: Bench, parent: Checkpoint) -> Outcome:
         growth = strategy.grow(source, shape, probe, rng)
     counted = float(counter.get_total_flops())
     check(growth, shape)
-    grown = growth.state if identity["train"]["moments"] == "carried" else growth.state.reset()
+    grown = growth.state if identity["moments"] == "carried" else growth.state.reset()
     growth = replace(growth, state=replace(grown, tokens=source.tokens + probe.tokens))
     out = Outcome(
         checkpoint=Checkpoint(

@@ -201,7 +201,6 @@ SAME: dict[str, dict[str, Any]] = {
 ALL: dict[str, dict[str, Any]] = {
     "learning rate": {"train": {"learning_rate": 0.02}},
     "batch": {"train": {"batch": 2}},
-    "moments": {"train": {"moments": "reset"}},
     "precision": {"train": {"precision": "64-true"}},
     "optimizer": {"train": {"optimizer": "sgd"}},
     "warmup": {"budget": {"warmup": 0.1}},
@@ -248,6 +247,20 @@ def test_a_changed_strategy_changes_what_is_grown_by_it_and_nothing_else(
             expected.add(key)
     assert changed == expected
     assert changed
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [({"train": {"moments": "reset"}}, "grow"), ({"budget": {"rewarm": 0.1}}, "train")],
+    ids=["moments", "rewarm"],
+)
+def test_how_an_arm_grows_changes_nothing_before(changes: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    before, after = planned(tmp_path), planned(tmp_path, **changes)
+    changed = [stage for key, stage in before.stages.items() if key not in after.stages]
+    grown = {key for key, stage in before.stages.items() if ">" in stage.label}
+    if kind == "train":
+        grown = {key for key in grown if before.stages[key].kind != "grow"}
+    assert {stage.key for stage in changed} == grown
 
 
 def test_neither_workers_nor_the_output_folder_are_known_to_a_stage(tmp_path: Path) -> None:
@@ -309,7 +322,11 @@ def test_rungs_of_unequal_size_across_architectures_are_refused(tmp_path: Path) 
         ),
         ("def widen", "def wider", "has no map for axis .*: override widen"),
         ("(Strategy)", "", "is no growbench.strategy.Strategy: derive its class"),
-        ('"""A pad of mine."""', "probe_batches = 20", "cannot be met: its cooldown begins at .*probes included"),
+        (
+            '"""A pad of mine."""',
+            "probe_batches = 20",
+            "cannot be met: its cooldown begins at .*probes and warm-up included",
+        ),
     ],
 )
 def test_a_strategy_that_cannot_do_it_is_said_before_anything_is_trained(

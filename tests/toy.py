@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from growbench.launch import Summary, local
 from growbench.plan import Plan, make_plan
 from growbench.store import EVENTS, Record, Stage, Store
-from growbench.study import Study
+from growbench.study import Study, parse_study
 from growbench.train import execute
 
 STEP = 64
@@ -34,6 +35,7 @@ PROBING = '''
 from dataclasses import dataclass, replace
 from typing import ClassVar
 import torch
+import yaml
 from growbench.maps import zero_pad
 from growbench.strategy import Ramp, Strategy
 
@@ -93,7 +95,7 @@ def study(
         "budget": budget | changes.pop("budget", {}),
         "train": train | changes.pop("train", {}),
     }
-    return Study.model_validate(written | changes)
+    return parse_study(yaml.safe_dump(written | changes, sort_keys=False), "toy")
 
 
 def plan(

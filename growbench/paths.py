@@ -1,0 +1,524 @@
+"""The arms of a study as paths through the graph of stages.
+
+A path is init -> train -> grow -> train -> ... -> cooldown. Two stages are one where parent and identity are equal, so
+paths are built arm by arm and what they share is found, not planned.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from torch import Generator
+
+from growbench import __version__, ledger, plugins
+from growbench.shape import Shape, partial, solve
+from growbench.state import changed
+from growbench.store import Stage, StageKind
+from growbench.strategy import Strategy
+from growbench.study import Schedule, StrategySpec, Study, TaskSpec
+from growbench.task import Data, windows
+
+MATCHED = 0.01
+"""How far non-embedding parameters may lie from the target's, relative, for sizes to count as matched."""
+
+_CORE = (
+    "labels", "axes", "maps", "shape", "parametrization", "model", "state",
+    "strategy", "ledger", "checkpoint", "optimizer", "train", "task",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """An arm at one budget: its path of stage keys, the stages of owning every rung up to its own, and its size."""
+
+    budget: int
+    path: tuple[str, ...]
+    ladder: tuple[str, ...]
+    size: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """An arm of one task and seed: what is known of it before it runs (columns of results.RESULTS), and its points."""
+
+    about: Mapping[str, Any]
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class When:
+    """A schedule in tokens: the rungs visited and the positions of growth between them."""
+
+    name: str
+    rungs: tuple[int, ...]
+    growths: tuple[int, ...]
+    decayed: bool
+    moments: str
+    rewarm: int
+
+    @property
+    def suffix(self) -> str:
+        return f" @{self.name}" if self.name else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trunk:
+    """A path under construction: its stages so far, its shape and position, its place in words, and its warm-up after
+    growth, from one position to another.
+    """
+
+    keys: tuple[str, ...]
+    shape: Shape
+    tokens: int
+    place: str
+    grown_at: int = 0
+    warm_until: int = 0
+
+
+@cache
+def core_identity() -> str:
+    """What of growbench can change a number: its version, and in a development checkout the hash of that source."""
+    here = Path(__file__).parent
+    if not (here.parent / ".git").exists():
+        return __version__
+    sources = b"".join((here / f"{name}.py").read_bytes() for name in _CORE)
+    return f"{__version__}+{hashlib.sha256(sources).hexdigest()[:16]}"
+
+
+def made_strategy(spec: StrategySpec, paths: tuple[Path, ...]) -> Strategy:
+    """A study's strategy with its parameters; ValueError where there is none such."""
+    plugins.check(plugins.find("strategy", spec.name, paths), spec.parameters)
+    made = plugins.load("strategy", spec.name, paths)(**spec.parameters)
+    if not isinstance(made, Strategy):
+        raise ValueError(f"strategy {spec.name!r} is no growbench.strategy.Strategy: derive its class from that")
+    return made
+
+
+def _reachable(source: Shape, target: Shape) -> None:
+    """Raise ValueError where no growth leads from one shape to the other."""
+    for name in ("placement", "nonlinearity", "tied", "rank", "vocab", "context"):
+        if getattr(source, name) != getattr(target, name):
+            raise ValueError(f"they differ in {name}, which no growth changes: keep it equal over a ladder")
+    deeper = target.layers > source.layers
+    changed(source.with_layers(tuple(i % source.layers for i in range(target.layers))) if deeper else source, target)
+
+
+@dataclass(kw_only=True)
+class Builder:
+    """Adds the stages of a study's arms, each once."""
+
+    study: Study
+    plugin_paths: tuple[Path, ...]
+    cache: Path
+    stages: dict[str, Stage] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        return self.study.train.batch * self.study.train.context
+
+    def round(self, tokens: float) -> int:
+        """The nearest position at which a step ends."""
+        return max(round(tokens / self.step), 1) * self.step
+
+    @cached_property
+    def total(self) -> int:
+        total = self.study.budget.tokens
+        if total % self.step:
+            below = total // self.step * self.step
+            raise ValueError(
+                f"a budget of {total:,} tokens cannot be met in steps of {self.step:,} (batch x context): "
+                f"give {below:,} or {below + self.step:,}"
+            )
+        return total
+
+    @cached_property
+    def whens(self) -> tuple[When, ...]:
+        """The study's own schedule, then the others."""
+        rungs = len(self.study.budget.split) + 1
+        schedules = {"": Schedule()} | self.study.schedules
+        return tuple(self.when(name, schedule, rungs) for name, schedule in schedules.items())
+
+    def when(self, name: str, schedule: Schedule, rungs: int) -> When:
+        budget = self.study.scheduled(schedule, rungs)
+        return When(
+            name=name,
+            rungs=schedule.rungs or tuple(range(rungs)),
+            growths=tuple(self.round(share * self.total) for share in budget.split),
+            decayed=budget.source == "decayed",
+            moments=schedule.moments or self.study.train.moments,
+            rewarm=self.round(budget.rewarm * self.total) if budget.rewarm else 0,
+        )
+
+    @cached_property
+    def budgets(self) -> tuple[int, ...]:
+        return tuple(self.round(share * self.total) for share in self.study.budget.points)
+
+    def branch(self, budget: int) -> int:
+        """Where the cooldown of a budget point leaves the trunk."""
+        return budget - self.round(self.study.budget.cooldown * budget)
+
+    # --- shapes ---------------------------------------------------------------------------------------------------
+
+    def ladder(self, architecture: str, vocab: int) -> list[Shape]:
+        shapes = []
+        for number, rung in enumerate(self.study.ladders[architecture]):
+            try:
+                full = {"context": self.study.train.context, "vocab": vocab} | dict(rung)
+                params = full.pop("params", None)
+                shapes.append(solve(full, params) if isinstance(params, int) else Shape.read(full))
+            except ValueError as error:
+                raise ValueError(f"rung {number} of {architecture}: {error}") from None
+        for number, (source, target) in enumerate(pairwise(shapes)):
+            try:
+                _reachable(source, target)
+            except ValueError as error:
+                raise ValueError(f"rungs {number} and {number + 1} of {architecture}: {error}") from None
+        return shapes
+
+    def matched(self, ladders: Mapping[str, Sequence[Shape]]) -> None:
+        """Refuse rungs whose sizes differ between architectures."""
+        for number in range(len(self.study.budget.split) + 1):
+            sizes = {name: shapes[number].params_non_embedding for name, shapes in ladders.items()}
+            if max(sizes.values()) > (1 + MATCHED) * min(sizes.values()):
+                stated = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+                raise ValueError(
+                    f"rung {number} is not of one size across architectures (non-embedding weights: {stated}; "
+                    f"{MATCHED:.0%} is allowed): give `params` in place of ffn and tokens, and a solver picks them"
+                )
+
+    # --- stages ---------------------------------------------------------------------------------------------------
+
+    def add(
+        self, kind: StageKind, trunk: Trunk | None, place: str, identity: dict[str, Any], tokens: int, flops: float
+    ) -> str:
+        stage = Stage(
+            kind=kind,
+            label=place,
+            parent=trunk.keys[-1] if trunk else None,
+            identity=identity,
+            tokens=tokens,
+            flops=flops,
+        )
+        self.stages.setdefault(stage.key, stage)
+        return stage.key
+
+    def common(self, task: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        settings = self.study.train.model_dump(mode="json", exclude={"moments"})
+        settings["warmup"] = self.round(self.study.budget.warmup * self.total) if self.study.budget.warmup else 0
+        return {"core": core_identity(), "device": "cpu", "task": dict(task), "seed": seed, "train": settings}
+
+    def init(self, common: dict[str, Any], shape: Shape, base: Shape, place: str) -> Trunk:
+        scaling = {"name": self.study.parametrization, "base": asdict(base)}
+        key = self.add("init", None, f"{place} init", common | {"shape": asdict(shape), "scaling": scaling}, 0, 0.0)
+        return Trunk(keys=(key,), shape=shape, tokens=0, place=place)
+
+    def train(self, common: dict[str, Any], trunk: Trunk, until: int, cuts: Sequence[int]) -> Trunk:
+        """The trunk extended to a position, cut where any arm branches."""
+        for cut in [c for c in cuts if trunk.tokens < c < until] + [until] * (trunk.tokens < until):
+            trunk = self.extend("train", trunk, cut, common)
+        return trunk
+
+    def cooldown(self, common: dict[str, Any], trunk: Trunk, until: int, grows: bool) -> Trunk:
+        """The branch of a trunk that ends at a budget; `grows`: a source is grown from its end."""
+        return self.extend("cooldown", trunk, until, common | {"grows": grows})
+
+    def extend(self, kind: StageKind, trunk: Trunk, until: int, identity: dict[str, Any]) -> Trunk:
+        tokens, place = until - trunk.tokens, f"{trunk.place} {kind} {trunk.tokens:,}-{until:,}"
+        cost = tokens * ledger.train_flops(trunk.shape)
+        if trunk.tokens < trunk.warm_until:
+            identity = identity | {"rewarm": [trunk.grown_at, trunk.warm_until]}
+        key = self.add(kind, trunk, place, identity | {"until": until}, tokens, cost)
+        return replace(trunk, keys=(*trunk.keys, key), tokens=until)
+
+    def grow(
+        self, common: dict[str, Any], trunk: Trunk, spec: StrategySpec, made: Strategy, target: Shape, when: When
+    ) -> Trunk:
+        plugin = plugins.find("strategy", spec.name, self.plugin_paths)
+        strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": plugins.source_hash(plugin)}
+        label = f"{spec.name}{spec.restriction}" if spec.arm else spec.label
+        probes, place = made.probe_batches * self.step, f"{trunk.place} > {label}{when.suffix}"
+        identity = common | {"strategy": strategy, "shape": asdict(target), "moments": when.moments}
+        cost = probes * ledger.train_flops(target)
+        key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)
+        start = trunk.tokens + probes
+        return Trunk(
+            keys=(*trunk.keys, key),
+            shape=target,
+            tokens=start,
+            place=place,
+            grown_at=start,
+            warm_until=start + when.rewarm,
+        )
+
+    # --- arms -----------------------------------------------------------------------------------------------------
+
+    def load(self, spec: TaskSpec) -> tuple[dict[str, Any], Data]:
+        plugin = plugins.find("task", spec.name, self.plugin_paths)
+        parameters = dict(spec.parameters)
+        loaded = plugins.load("task", spec.name, self.plugin_paths)
+        if spec.argument is not None:
+            if not loaded.argument:
+                raise ValueError(f"task {spec.name!r} takes no argument: write it without {':' + spec.argument!r}")
+            parameters[loaded.argument] = spec.argument
+        plugins.check(plugin, parameters)
+        task = loaded(**parameters)
+        if lacking := task.missing(self.cache):
+            raise ValueError(lacking)
+        data: Data = task.load(self.cache)
+        for stream in (data.train, data.valid):
+            windows(stream, self.study.train.context)
+        about = {
+            "name": spec.label,
+            "fingerprint": data.fingerprint,
+            "train_tokens": len(data.train),
+            "valid_tokens": len(data.valid),
+        }
+        self.tasks.append(
+            about
+            | {
+                "entropy_rate": data.entropy_rate,
+                "unit": data.unit,
+                "vocab": data.vocab,
+                "bytes_per_token": data.bytes_per_token,
+            }
+        )
+        identity = {
+            "name": spec.name,
+            "parameters": parameters,
+            "plugin": plugins.source_hash(plugin),
+            "fingerprint": data.fingerprint,
+        }
+        return identity, data
+
+    def arms(self, task: TaskSpec) -> Iterator[Arm]:
+        identity, data = self.load(task)
+        ladders = {name: self.ladder(name, data.vocab) for name in self.study.ladders}
+        self.matched(ladders)
+        for architecture, shapes in ladders.items():
+            chosen = [s for s in self.study.strategies if architecture in (s.architectures or self.study.ladders)]
+            made = [(spec, made_strategy(spec, self.plugin_paths)) for spec in chosen]
+            for seed in range(self.study.seeds):
+                common = self.common(identity, seed)
+                place = f"{task.label} seed {seed} {architecture}"
+                tree = Tree(builder=self, common=common, place=place, shapes=shapes)
+                for spec, strategy, name, points in tree.arms(made):
+                    if isinstance(points, str):
+                        self.skipped[f"{architecture}/{name}"] = points
+                        continue
+                    about = {"arm": f"{architecture}/{name}", "architecture": architecture, "seed": seed}
+                    yield Arm(about=about | self.about(task, data, spec, strategy), points=tuple(points))
+
+    def about(self, task: TaskSpec, data: Data, spec: StrategySpec, made: Strategy) -> dict[str, Any]:
+        variant = {k: str(v).lower() if isinstance(v, bool) else v for k, v in spec.parameters.items()}
+        return {
+            "study": self.study.study,
+            "strategy": spec.name,
+            "variant": ", ".join(f"{key}={value}" for key, value in variant.items()),
+            "task": task.label,
+            "unit": data.unit,
+            "sterile": made.sterile,
+            "preserves": made.preserves,
+            "parametrization": self.study.parametrization,
+            "learning_rate": self.study.train.learning_rate,
+            "tuned": False,
+            "dtype": self.study.train.precision,
+            "device": "cpu",
+            "data_fingerprint": data.fingerprint,
+            "vocab": data.vocab,
+            "train_tokens": len(data.train),
+            "bytes_per_token": data.bytes_per_token,
+            "entropy_rate": data.entropy_rate,
+        }
+
+
+@dataclass(kw_only=True)
+class Tree:
+    """All paths of one task, architecture and seed."""
+
+    builder: Builder
+    common: dict[str, Any]
+    place: str
+    shapes: Sequence[Shape]
+
+    # --- budget points --------------------------------------------------------------------------------------------
+
+    def spent(self, when: When) -> tuple[float, float]:
+        """FLOPs of a path that grows on schedule, to the full budget: all of it, and after its last growth."""
+        rates = [ledger.train_flops(self.shapes[rung]) for rung in when.rungs]
+        edges = pairwise((0, *when.growths, self.builder.total))
+        spent = [rate * (end - start) for rate, (start, end) in zip(rates, edges, strict=True)]
+        return sum(spent), spent[-1]
+
+    @cached_property
+    def scratch_budgets(self) -> list[list[int]]:
+        """Budget points of the scratch arm of each rung.
+
+        They are the study's, and under every schedule the tokens at which grown paths leave the rung; of the last rung
+        also those that cost what a grown path does, in total and continued.
+        """
+        b = self.builder
+        found = [set(b.budgets) for _ in self.shapes]
+        for when in b.whens:
+            for rung, left in zip(when.rungs, when.growths, strict=False):
+                found[rung].add(left)
+            if when.growths:
+                rate = ledger.train_flops(self.shapes[-1])
+                found[-1].update(b.round(flops / rate) for flops in self.spent(when))
+        return [sorted(budgets) for budgets in found]
+
+    @cached_property
+    def cuts(self) -> list[int]:
+        """Where trunks are cut: at every growth and at the start of every cooldown."""
+        b = self.builder
+        growths = {growth for when in b.whens for growth in when.growths}
+        every = growths.union(*self.scratch_budgets)
+        return sorted(growths | {b.branch(budget) for budget in every})
+
+    # --- trunks and branches --------------------------------------------------------------------------------------
+
+    def start(self, rung: int) -> Trunk:
+        return self.fresh(self.shapes[rung], f"{self.place} rung {rung}")
+
+    def fresh(self, shape: Shape, place: str) -> Trunk:
+        return self.builder.init(self.common, shape, self.shapes[0], place)
+
+    def cooled(self, trunk: Trunk, budget: int, *, grows: bool = False) -> Trunk:
+        """The path from a trunk to a budget point. ValueError where the trunk is beyond the start of its cooldown."""
+        b = self.builder
+        if max(trunk.tokens, trunk.warm_until) > b.branch(budget):
+            raise ValueError(
+                f"the budget of {budget:,} tokens of {trunk.place} cannot be met: its cooldown begins at "
+                f"{b.branch(budget):,}, and growth, probes and warm-up included, ends at "
+                f"{max(trunk.tokens, trunk.warm_until):,}; raise the budget, grow earlier, or shorten the cooldown"
+            )
+        return b.cooldown(self.common, b.train(self.common, trunk, b.branch(budget), self.cuts), budget, grows)
+
+    def point(self, trunk: Trunk, rung: int, target: int, source: Shape | None, owned: Sequence[Trunk]) -> Point:
+        """The arm's size at the end of a cooled path, and the stages of owning the rungs below as well."""
+        merged, goal = replace(trunk.shape, rank=0), self.shapes[target].params_non_embedding
+        size = {
+            "rung": rung,
+            "shape": trunk.shape.words,
+            "matched": abs(merged.params_non_embedding - goal) <= MATCHED * goal,
+            "params": merged.params,
+            "params_non_embedding": merged.params_non_embedding,
+            "params_added": trunk.shape.params_non_embedding - source.params_non_embedding if source else 0,
+            "params_target": goal,
+        }
+        ladder = {key for below in (*owned, trunk) for key in below.keys}
+        return Point(budget=trunk.tokens, path=trunk.keys, ladder=tuple(sorted(ladder)), size=size)
+
+    # --- arms -----------------------------------------------------------------------------------------------------
+
+    def arms(
+        self, made: Sequence[tuple[StrategySpec, Strategy]]
+    ) -> Iterator[tuple[StrategySpec, Strategy, str, list[Point] | str]]:
+        """Every arm: (its strategy, made, its name, its points or the reason why it does not apply).
+
+        A grown arm of matched size and another shape than the ladder's has a scratch arm of that shape beside it.
+        """
+        others: dict[Shape, str] = {}
+        for spec, strategy in made:
+            for when in self.builder.whens if strategy.source else ():
+                name, found = spec.label + when.suffix, self.grown(spec, strategy, when)
+                if isinstance(found, str):
+                    yield spec, strategy, name, found
+                elif found[0] or not when.name:
+                    final, points = found
+                    if final and final != self.shapes[-1] and points[-1].size["matched"]:
+                        others.setdefault(final, spec.restriction or f"@{name}")
+                    yield spec, strategy, name, points
+        for spec, strategy in made:
+            if not strategy.source:
+                for name, points in self.scratch(spec.label, others):
+                    yield spec, strategy, name, points
+
+    def scratch(self, label: str, others: Mapping[Shape, str]) -> Iterator[tuple[str, list[Point]]]:
+        """From scratch: every rung, and every other shape in which a grown arm ends."""
+        b, last = self.builder, len(self.shapes) - 1
+        below = [
+            self.cooled(self.start(r), left, grows=b.whens[0].decayed) for r, left in enumerate(b.whens[0].growths)
+        ]
+        for rung, budgets in enumerate(self.scratch_budgets):
+            grows = {
+                left
+                for when in b.whens
+                if when.decayed
+                for r, left in zip(when.rungs, when.growths, strict=False)
+                if r == rung
+            }
+            ends = [self.cooled(self.start(rung), budget, grows=budget in grows) for budget in budgets]
+            points = [self.point(end, rung, rung, None, below[:rung]) for end in ends]
+            yield label if rung == last else f"{label}@{rung}", points
+        for shape, name in others.items():
+            start = self.fresh(shape, f"{self.place} {shape.words}")
+            ends = [self.cooled(start, budget) for budget in self.scratch_budgets[-1]]
+            yield f"{label}{name}", [self.point(end, last, last, None, below) for end in ends]
+
+    def grown(self, spec: StrategySpec, made: Strategy, when: When) -> tuple[Shape | None, list[Point]] | str:
+        """Final shape and points of a path that grows on schedule, each rung that it leaves among them.
+
+        None and the source's own points where the strategy never grows; or the reason why it does not apply.
+        """
+        b, trunk = self.builder, self.start(when.rungs[0])
+        owned: list[Trunk] = []
+        points: list[Point] = []
+        source: Shape | None = None
+        last = len(self.shapes) - 1
+        for rung, above, left in zip(when.rungs, when.rungs[1:], when.growths, strict=False):
+            try:
+                goal = self.goal(spec, trunk.shape, self.shapes[above])
+                if reason := made.supports(trunk.shape, goal):
+                    return reason
+                target = made.target(trunk.shape, goal)
+                try_maps(made, trunk.shape, target)
+            except ValueError as error:
+                raise ValueError(f"{spec.label} cannot grow from rung {rung} of {self.place}: {error}") from None
+            if target == trunk.shape and type(made).grow is Strategy.grow:
+                continue
+            cooled = self.cooled(trunk, left, grows=when.decayed)
+            if source:
+                points.append(self.point(cooled, rung, rung, source, owned))
+            owned.append(cooled)
+            trunk = cooled if when.decayed else b.train(self.common, trunk, left, self.cuts)
+            source = trunk.shape
+            trunk = b.grow(self.common, trunk, spec, made, target, when)
+        longer = (
+            {b.round(self.spent(when)[0] / ledger.train_flops(trunk.shape))} if not source and when.growths else set()
+        )
+        ends = [self.cooled(trunk, budget) for budget in sorted({*b.budgets, *longer})]
+        points += [self.point(end, last if source else when.rungs[0], last, source, owned) for end in ends]
+        return (trunk.shape if source else None), points
+
+    def goal(self, spec: StrategySpec, source: Shape, rung: Shape) -> Shape:
+        """The shape that a strategy is asked for: the rung's, or of its size within the parts it is restricted to."""
+        if not spec.only and not spec.layers:
+            return rung
+        layers = spec.layers or tuple(range(source.layers))
+        if max(layers) >= source.layers:
+            raise ValueError(
+                f"it is restricted to layer {max(layers)} of a source with layers 0 to {source.layers - 1}"
+            )
+        return partial(source, rung.params_non_embedding, spec.only or ("attention", "ffn"), layers)
+
+
+def try_maps(made: Strategy, source: Shape, target: Shape) -> None:
+    """Ask a strategy for the map of every axis that changes: what it cannot reach is said now."""
+    if type(made).grow is not Strategy.grow and type(made).widen is Strategy.widen:
+        return  # it grows without maps
+    if target.layers > source.layers:
+        source = source.with_layers(made.deepen(source.layers, target.layers).source)
+    if target.layers != source.layers:
+        raise ValueError(f"deepen gives {source.layers} layers where {target.layers} are asked for")
+    for axis, (old, new) in changed(source, target).items():
+        found = made.widen(axis, old, new, Generator().manual_seed(0))
+        if (found.old, found.new) != (old, new):
+            raise ValueError(f"widen maps axis {axis} from {found.old} to {found.new} units, not {old} to {new}")
