@@ -41,6 +41,8 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Data that is downloaded only when asked: data fetch NAME.")
 app.add_typer(data, name="data")
+new = typer.Typer(help="A plugin to start from: new strategy NAME.")
+app.add_typer(new, name="new")
 
 StudyArgument = Annotated[str, typer.Argument(help="A shipped study (`growbench list`) or the path of a study file.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the results; runs/STUDY if not given.")]
@@ -190,6 +192,45 @@ def fetch(
     if not hasattr(loaded, "fetch"):
         raise ValueError(f"the task {task!r} has nothing to fetch: it needs no download")
     print(loaded.fetch(_cache()))
+
+
+@app.command()
+def check(
+    given: Annotated[
+        list[str], typer.Argument(metavar="NAME|FILE...", help="Strategies and tasks, by name or as plugin files.")
+    ],
+    plugin: PluginPaths = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check that strategies and tasks obey what growbench relies on; exit 1 if one does not."""
+    from growbench.conformance import suite
+
+    suites = [suite(name, extra=plugin or (), cache=_cache()) for name in given]
+    found = []
+    for examined in suites:
+        for name in examined.checks:
+            found.append(result := examined.run(name))
+            if not as_json:
+                print(
+                    f"{result.status}  {result.plugin}  {result.check}" + f"  {result.message}" * bool(result.message)
+                )
+    if as_json:
+        _print_json({"checks": [asdict(result) for result in found]})
+    raise typer.Exit(1 if any(result.status == "failed" for result in found) else 0)
+
+
+@new.command()
+def strategy(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The strategy's name, as in my_method.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; one of that name if not given.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a strategy that works, its test and a README."""
+    from growbench.scaffold import new_strategy
+
+    for path in new_strategy(name, out or Path(name)):
+        print(path)
 
 
 # --- what the commands share -----------------------------------------------------------------------------------------
