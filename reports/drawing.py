@@ -27,10 +27,14 @@ INK, MUTED, FAINT = "#1d1d20", "#5d5d64", "#d5d3cd"
 PALETTE = ("#0067a8", "#b8450b", "#00775a", "#a3407a", "#8a6500", "#5a4fcf", "#a02c3c")
 """Told apart under the common colour deficiencies, 4.5:1 and more on white; markers and dashes repeat it."""
 MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h")
+GREYS = ("d", "p", "*", "H", "8")
+"""Markers of what is not grown."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (6, 1.5, 1.4, 1.5)))
 WIDTH, LINE, CHARACTERS = 6.8, 0.2, 32
 """Inches, inches, and how long a label may be. The page shows 490 points on 616 pixels or more: 9 points read as 11."""
 SMALL = 9
+NAMED = 18
+"""How many arms a plot of lines names; more are drawn faint, without a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +71,36 @@ class Look:
 
 
 def looks(rows: pd.DataFrame) -> dict[str, Look]:
-    """A look for every arm: scratch in ink, its smaller rungs and continue in grey, any other in its own.
+    """A look for every arm, by its name without the architecture: the same name looks the same on every architecture.
 
-    What is the same (strategy, variant) on two architectures looks the same.
+    Scratch in the ladder's shape in ink, in others in ink with dashes; smaller rungs and continue in grey; any other by
+    its strategy (colour and dash) and its schedule (marker), which the name ends with: "zero_pad @early".
     """
-    kinds = rows[["strategy", "variant"]].fillna("").drop_duplicates().sort_values(["strategy", "variant"])
-    others = [kind for kind in kinds.itertuples(index=False, name=None) if kind[0] not in ("scratch", "continue")]
+    about = rows.sort_values("ranked", ascending=False, kind="stable").drop_duplicates("arm").sort_index()
+    names = {arm: _without(arm, of) for arm, of in about[["arm", "architecture"]].fillna("").itertuples(index=False)}
+    control = about["strategy"].isin(["scratch", "continue"])
+    kinds = {
+        "ink": about["arm"][control & about["ranked"] & ~about["headline"]],
+        "grey": about["arm"][control & ~about["ranked"]],
+        "own": about["arm"][~control],
+    }
+    order = {kind: sorted({names[arm] for arm in arms}) for kind, arms in kinds.items()}
+    which = {arm: kind for kind, arms in kinds.items() for arm in arms}
+    split = [name.rpartition(" @") if " @" in name else (name, "", "") for name in order["own"]]
+    strategies, schedules = (sorted({name[i] for name in split}) for i in (0, 2))
+    styles = {"": (INK, "o", DASHES[0])}
+    for colour, kind in ((INK, "ink"), (MUTED, "grey")):
+        for k, name in enumerate(order[kind]):
+            styles[kind + name] = colour, GREYS[k % len(GREYS)], DASHES[1 + k % 3]
+    for name, (strategy, _, schedule) in zip(order["own"], split, strict=True):
+        again, hue = divmod(strategies.index(strategy), len(PALETTE))
+        k = schedules.index(schedule) + again * len(schedules)
+        dash = DASHES[(hue + again + k // len(MARKERS)) % len(DASHES)]
+        styles[f"own{name}"] = PALETTE[hue], MARKERS[(hue + k) % len(MARKERS)], dash
     found: dict[str, Look] = {}
-    distinct = rows.sort_values("top", ascending=False, kind="stable").drop_duplicates("arm").sort_index()
-    for arm, strategy, variant, architecture, top in (
-        distinct[["arm", "strategy", "variant", "architecture", "top"]].fillna("").itertuples(index=False)
-    ):
-        if strategy == "scratch":
-            colour, marker, dash = (INK, "o", DASHES[0]) if top else (MUTED, "p", DASHES[2])
-        elif strategy == "continue":
-            colour, marker, dash = MUTED, "d", DASHES[1]
-        else:
-            k = others.index((strategy, variant))
-            colour, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
-            dash = DASHES[(k + k // len(PALETTE)) % len(DASHES)]
-        label = short(_without(arm, architecture))
-        found[arm] = Look(label=label, colour=colour, marker=marker, dash=dash, index=len(found))
+    for arm, name in names.items():
+        colour, marker, dash = styles[which[arm] + name if arm in which else ""]
+        found[arm] = Look(label=short(name), colour=colour, marker=marker, dash=dash, index=len(found))
     return found
 
 
@@ -152,10 +165,16 @@ def plot(names: int) -> tuple[Canvas, Axes]:
     return drawn, axes
 
 
-def labels(axes: Axes, ends: Sequence[tuple[Look, float, float, str]]) -> None:
-    """Names beside the plot, in the order of the lines' ends (x, y in data units), spread so that none overlaps."""
+def labels(axes: Axes, ends: Sequence[tuple[Look, float, float, str]], more: int = 0) -> None:
+    """Names beside the plot, in the order of the lines' ends (x, y in data units), spread so that none overlaps.
+
+    more: how many lines have no name, said beneath.
+    """
     if not ends:
         return
+    if more:
+        faint = f"faint: {words.plural(more, 'more arm')}"
+        remark(axes, faint, (1.085, 0.0), (0, -20), xycoords="axes fraction", annotation_clip=False)
     height = axes.get_position().height * axes.figure.get_size_inches()[1]  # type: ignore[union-attr]
     gap, to_axes = LINE / height, axes.transAxes.inverted()
     placed = sorted(

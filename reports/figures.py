@@ -42,6 +42,25 @@ def _budget_points(points: pd.DataFrame) -> pd.DataFrame:
     return means.reset_index()
 
 
+def _named(mine: pd.DataFrame) -> set[str]:
+    """The arms that a plot of lines names: those not grown first, then the lowest means at the full budget."""
+    last = summary.finals(mine)
+    means = last.groupby("arm").agg(score=("score", "mean"), strategy=("strategy", "first"))
+    means["grown"] = ~means["strategy"].isin(["scratch", "continue"])
+    means = means.reindex(summary.unique([*means.index, *mine["arm"]]))
+    return set(means.sort_values(["grown", "score"], kind="stable").index[: drawing.NAMED])
+
+
+def _faint(more: int) -> str:
+    """What a caption says of lines without a name."""
+    if not more:
+        return ""
+    return (
+        f" {drawing.NAMED} arms are named: those not grown, then the lowest at the full budget. "
+        f"{words.plural(more, 'more arm')} are drawn faint; the data below holds all."
+    )
+
+
 def _paths(curves: pd.DataFrame, mine: pd.DataFrame, view: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Trunks of a cost view, and where they grow: none in the view ladder, whose cost exists at budget points only."""
     paths = curves[curves["task"].isin(mine["task"]) & curves["arm"].isin(mine["arm"])]
@@ -77,7 +96,10 @@ def loss_vs_compute(
     means, (trunk, growth) = _budget_points(points), _paths(curves, mine, view)
     metric = summary.metric(rows[rows["task"] == task])
 
-    canvas, axes = drawing.plot(means["arm"].nunique())
+    named = _named(mine)
+    more = len(set(means["arm"]) - named)
+
+    canvas, axes = drawing.plot(means["arm"].nunique() - more)
     drawn = points[points["scored"] & points["x"].notna()]
     across, up = drawing.limits(np.log10([*drawn["x"], *growth["x"]]), 0.06), drawing.limits(drawn["score"], 0.1)
     if across and up:
@@ -90,8 +112,12 @@ def loss_vs_compute(
         ends = []
         for arm, mean in means.dropna(subset=["x"]).groupby("arm", sort=True):
             behind, seeds = trunk[trunk["arm"] == arm], drawn[drawn["arm"] == arm]
-            ends.append(_cost_line(axes, look[str(arm)], mean.assign(y=mean["score"].clip(upper=up[1])), behind, seeds))
-        drawing.labels(axes, ends)
+            mean = mean.assign(y=mean["score"].clip(upper=up[1]))
+            if arm in named:
+                ends.append(_cost_line(axes, look[str(arm)], mean, behind, seeds))
+            else:
+                _faint_line(axes, look[str(arm)], mean["x"], mean["y"])
+        drawing.labels(axes, ends, more)
     else:
         drawing.empty(axes, "no finished run at matched size")
     axes.set_xlabel(f"cost in FLOPs, view {view} (log scale)")
@@ -112,7 +138,7 @@ def loss_vs_compute(
         name=drawing.slug("cost", view, task, architecture),
         title=f"Loss against compute, {drawing.short(architecture)} on {drawing.short(task)}, view {view}",
         reads=reads,
-        caption=caption + _limit(metric),
+        caption=caption + _faint(more) + _limit(metric),
         table=means.rename(
             columns={"x": f"cost, {view} (FLOPs)", "score": f"mean loss ({metric.unit})", "budget": "budget (tokens)"}
         ),
@@ -129,6 +155,12 @@ def _cost_line(axes: Axes, look: Look, mean: pd.DataFrame, trunk: pd.DataFrame, 
     last = mean.iloc[-1]
     off = f" ({int(last['unscored'])}/{int(last['seeds'])} unfinished)" if last["unscored"] else ""
     return look, float(last["x"]), float(last["y"]), look.label + off
+
+
+def _faint_line(axes: Axes, look: Look, x: pd.Series, y: pd.Series) -> None:
+    """One arm without a name, behind the others."""
+    style = look.point | look.line
+    axes.plot(x, y, lw=0.8, alpha=0.3, ms=3, markevery=[-1], zorder=1.5, gid=f"arm-{look.index}-faint", **style)
 
 
 def _limit(metric: summary.Metric) -> str:
@@ -160,7 +192,10 @@ def loss_vs_tokens(
     common = paths["stage"].isin(sharing[sharing > 1].index)
     own = _trunk(paths[~common], "tokens")
 
-    canvas, axes = drawing.plot(trunk["arm"].nunique() + 1)
+    named = _named(mine)
+    more = len(set(trunk["arm"]) - named)
+
+    canvas, axes = drawing.plot(trunk["arm"].nunique() - more + 1)
     late = trunk[trunk["tokens"] >= 0.25 * trunk["tokens"].max()] if len(trunk) else trunk
     up = drawing.limits([*late["score"], *cooled["score"]], 0.06)
     if up:
@@ -175,9 +210,12 @@ def loss_vs_tokens(
             alone = own[own["arm"] == arm]
             before = line.iloc[: len(line) - len(alone)].tail(1)  # an arm's own stages are its last
             path = pd.concat([before, alone]) if len(alone) else line
+            if arm not in named:
+                _faint_line(axes, look[str(arm)], path["tokens"], path["score"])
+                continue
             look_, x, y, label = _token_line(axes, look[str(arm)], path, cooled[cooled.index == arm])
             ends.append((look_, x, float(np.clip(y, *up)), label))
-        drawing.labels(axes, ends)
+        drawing.labels(axes, ends, more)
         axes.xaxis.set_major_formatter(FuncFormatter(drawing.si))
     else:
         drawing.empty(axes, "no curve has been written yet")
@@ -195,7 +233,7 @@ def loss_vs_tokens(
         reads=f"{words.plural(trunk['arm'].nunique(), 'trunk curve')}. {grown}",
         caption="Trunks at constant learning rate, mean over the seeds that got there; the thin last stretch is the "
         "cooldown to the full budget. What several arms share is drawn once, as a broad line. The axis is cut where "
-        "the first quarter of training lies above it." + _limit(metric),
+        "the first quarter of training lies above it." + _faint(more) + _limit(metric),
         table=table,
     )
 
@@ -232,6 +270,8 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
     metric, compared = summary.metric(rows[rows["task"] == task]), summary.against_scratch(rows)
     compared = compared[(compared["task"] == task) & (compared["architecture"] == architecture)]
     order = summary.mean_difference(compared, "difference").sort_values(na_position="last")
+    others = [look[arm].label for arm in summary.unique(compared.loc[compared["other_shape"], "arm"])]
+    apart = f", but beside {words.listing(others)}, for whose shape there is no scratch" if others else ""
 
     canvas, plots = drawing.canvas(1.05 + 0.27 * max(len(order), 3), (0.36, 0.295), (0.685, 0.295))
     scored = compared[compared["scored"]]
@@ -263,10 +303,10 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
         title=f"Difference to scratch, {drawing.short(architecture)} on {drawing.short(task)}",
         reads=reads,
         caption="Loss of an arm minus scratch's, seed by seed, at the full budget, on one scale; the bar is the mean. "
-        "Left of zero the arm ends lower than scratch. At equal FLOPs, scratch's loss is interpolated, linearly in the "
-        "logarithm of FLOPs, between its own cooled budget points on either side of the arm's cost. Points only: no "
-        "interval and no test. Seeds without a finished loss are not drawn, but count in the mean at equal tokens; "
-        "at equal FLOPs an arm with one has no mean.",
+        f"Scratch has the arm's own shape{apart}. Left of zero the arm ends lower than scratch. At equal FLOPs, "
+        "scratch's loss is interpolated, linearly in the logarithm of FLOPs, between its own cooled budget points on "
+        "either side of the arm's cost. Points only: no interval and no test. Seeds without a finished loss are not "
+        "drawn, but count in the mean at equal tokens; at equal FLOPs an arm with one has no mean.",
         table=_difference_table(compared, metric.unit),
     )
 
@@ -289,6 +329,7 @@ def _difference_table(compared: pd.DataFrame, unit: str) -> pd.DataFrame:
         "seed": "seed",
         "status": "status",
         "score": f"loss ({unit})",
+        "reference": "scratch arm",
         "scratch": f"scratch at equal tokens ({unit})",
         "difference": f"difference, equal tokens ({unit})",
         "at_flops": f"scratch at equal FLOPs ({unit})",

@@ -94,6 +94,10 @@ def lead(rows: pd.DataFrame) -> str:
     said += f"; at equal FLOPs, against scratch’s interpolated loss, {_of(cost)} did." if len(cost) else "."
     if not scratch["scored"].all():
         said += " Scratch did not finish with every seed, and counts as the uniform predictor there."
+    if compared["own_shape"].any():
+        said += (
+            " Arms that end in another shape than the ladder’s are set beside scratch of that shape, where it was run."
+        )
     if (rows["sterile"].fillna("") != "").any():
         said += " Sterile controls are not counted."
     if rows["seed"].nunique() < SEEDS_FOR_A_VERDICT:
@@ -148,6 +152,20 @@ def _compared(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
         at_tokens = f"At equal tokens, where scratch ends at {words.loss(scratch[0]['score'])}"
         yield _beside(compared, "difference", at_tokens, metric)
         yield _beside(compared, "difference_flops", "At equal FLOPs, against scratch’s interpolated loss", metric)
+        yield from _shapes(compared, metric)
+
+
+def _shapes(compared: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
+    """Which arms are set beside scratch of another shape than the ladder's, and which lack a scratch of theirs."""
+    for reference, rows in compared[compared["own_shape"]].groupby("reference", sort=True):
+        where = words.loss(rows.drop_duplicates("seed")["scratch"].mean())
+        yield Markup("<strong>In their own shape</strong>, scratch ({}) ends at {} {}; set beside it: {}.").format(
+            reference, where, metric.spoken, words.listing(summary.unique(rows["arm"]))
+        )
+    for reference, rows in compared[compared["other_shape"]].groupby("reference", sort=True):
+        yield Markup("<strong>Of another shape</strong> than the scratch that they are set beside ({}): {}.").format(
+            reference, words.listing(summary.unique(rows["arm"]))
+        )
 
 
 def _spread(values: Sequence[float], form: Callable[[float], str]) -> str:
@@ -179,12 +197,12 @@ def _lowest(best: Mapping[str, Any], others: Sequence[Mapping[str, Any]], metric
     )
 
 
-def _gap(mean: float, metric: summary.Metric) -> str:
+def _gap(mean: float, metric: summary.Metric, scratch: str) -> str:
     """A difference to scratch in words; one that rounds to nothing has no side."""
     text = words.signed(mean)
     if not text.strip("0."):
-        return "level with scratch to four decimals"
-    return f"{words.loss(abs(mean))} {metric.spoken} {'below' if mean < 0 else 'above'} scratch"
+        return f"level with {scratch} to four decimals"
+    return f"{words.loss(abs(mean))} {metric.spoken} {'below' if mean < 0 else 'above'} {scratch}"
 
 
 def _beside(compared: pd.DataFrame, column: str, heading: str, metric: summary.Metric) -> Markup:
@@ -198,9 +216,11 @@ def _beside(compared: pd.DataFrame, column: str, heading: str, metric: summary.M
     if means.empty:
         return start + Markup(", no value can be given for {}.").format(words.listing(notes))
     first = str(means.index[0])
+    own = compared.loc[compared["arm"] == first, "own_shape"].iloc[0]
+    scratch = "scratch of its own shape" if own else "scratch"
     each = list(compared.loc[(compared["arm"] == first) & compared["scored"], column].dropna())
     said = start + Markup(", {} ended lower in the mean. The lowest is {}, {} ({}).").format(
-        _of(means), first, _gap(float(means.iloc[0]), metric), _spread(each, words.signed)
+        _of(means), first, _gap(float(means.iloc[0]), metric, scratch), _spread(each, words.signed)
     )
     if len({value < 0 for value in each}) > 1:
         said += Markup(" Its seeds disagree on the sign.")
@@ -218,6 +238,7 @@ def _midway(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
         else:
             scratch = words.loss(arms.groupby("seed")["scratch"].first().mean())
             yield _beside(arms, "difference", f"{at}, where scratch of that size ends at {scratch}", metric)
+            yield from _shapes(arms, metric)
 
 
 def _ungrown(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:

@@ -1,9 +1,9 @@
 """The report's numbers: functions of the result tables, each a DataFrame or a plain value.
 
 One idea: an arm is judged by its rows at the full budget, beside the from-scratch rows of the same architecture, rung,
-task and seed. `finals` picks those rows, `baseline` their reference, and everything else is a mean over seeds of a
-value or of a difference paired by seed. What a task is judged by is its `metric`, and `score` is a row's loss in it. No
-test is made here: these are points.
+shape, task and seed. `finals` picks those rows, `annotate` names their reference, and everything else is a mean over
+seeds of a value or of a difference paired by seed. What a task is judged by is its `metric`, and `score` is a row's
+loss in it. No test is made here: these are points.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,7 +79,8 @@ def score(losses: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 def annotate(results: pd.DataFrame) -> pd.DataFrame:
     """Tidy results with `score`, `scored` (it was measured), `top` (at the largest rung), `ranked` (matched and top).
 
-    A row that failed before its size was known is matched where the arm's other rows are.
+    Also what each is compared with (see `_refer`). A row that failed before its size was known is matched where the
+    arm's other rows are.
     """
     rows = tidy(results, RESULTS)
     rows["matched"] = rows["matched"].fillna(rows.groupby("arm")["matched"].transform("first")).fillna(False)
@@ -87,7 +88,32 @@ def annotate(results: pd.DataFrame) -> pd.DataFrame:
     rows["scored"] = ~rows["status"].isin(UNSCORED)
     rows["top"] = (rows["rung"] == rows.groupby("architecture")["rung"].transform("max")).fillna(False).astype(bool)
     rows["ranked"] = rows["matched"].astype(bool) & rows["top"]
-    return score(rows, rows)
+    return score(_refer(rows), rows)
+
+
+def _refer(rows: pd.DataFrame) -> pd.DataFrame:
+    """Adds `headline`, `reference`, `own_shape` and `other_shape`.
+
+    headline: from scratch in the ladder's own shape, one arm per architecture and rung (strategy's defaults, and the
+    name that scratch of other shapes adds to). reference: the from-scratch arm of the row's own shape at its rung, or
+    without one the headline. own_shape: that is another arm than the headline. other_shape: the reference is known to
+    have another shape than the row.
+    """
+    scratch = rows[(rows["strategy"] == "scratch").fillna(False) & rows["matched"].astype(bool) & rows["rung"].notna()]
+    scratch = scratch.assign(plain=scratch["variant"].fillna("") != "").sort_values(["plain", "arm"], kind="stable")
+    first = scratch.groupby(["architecture", "rung"])["arm"].transform("first")
+    headline = rows.index.isin(scratch.index[scratch["arm"] == first])
+
+    def arms(found: pd.DataFrame, *on: str) -> pd.Series:
+        names = found.dropna(subset=[*on]).drop_duplicates([*on])[[*on, "arm"]].rename(columns={"arm": "found"})
+        return rows[[*on]].merge(names, on=[*on], how="left")["found"].set_axis(rows.index)
+
+    # Headline rows first: where two arms from scratch share a shape, it is the ladder's.
+    order = pd.concat([rows[headline], scratch])
+    same, rung = arms(order, *CELL, "rung", "shape"), arms(rows[headline], "architecture", "rung")
+    own = (same.notna() & (same != rung)).fillna(True).astype(bool)
+    other = same.isna() & rung.notna() & rows["shape"].notna()
+    return rows.assign(headline=headline, reference=same.fillna(rung), own_shape=own, other_shape=other)
 
 
 def full_budget(rows: pd.DataFrame) -> int | None:
@@ -124,19 +150,19 @@ def _midway(rows: pd.DataFrame) -> pd.Series:
 
 
 def baseline(rows: pd.DataFrame) -> pd.DataFrame:
-    """From-scratch rows: one arm per architecture and rung, the one with the strategy's defaults."""
-    scratch = rows[(rows["strategy"] == "scratch").fillna(False) & rows["matched"].astype(bool) & rows["rung"].notna()]
-    if scratch.empty:
-        return scratch
-    order = scratch.assign(plain=(scratch["variant"].fillna("") != "")).sort_values(["plain", "arm"], kind="stable")
-    first = order.groupby(["architecture", "rung"])["arm"].transform("first")
-    return scratch[scratch["arm"] == first.reindex(scratch.index)]
+    """From-scratch rows in the ladder's own shapes: one arm per architecture and rung."""
+    return rows[rows["headline"]]
+
+
+def references(rows: pd.DataFrame) -> pd.DataFrame:
+    """From-scratch rows that others of their shape are compared with, the ladder's own among them."""
+    return rows[(rows["arm"] == rows["reference"]).fillna(False)]
 
 
 def paired(rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds `scratch` (the score from scratch: same architecture, rung, task, seed, budget), `difference`, `ratio`."""
-    on = [*CELL, "rung", "seed", "budget"]
-    joined = rows.merge(baseline(rows)[[*on, "score"]].rename(columns={"score": "scratch"}), on=on, how="left")
+    """Adds `scratch` (the score of the row's reference: same task, seed, budget), `difference`, `ratio`."""
+    on = ["task", "reference", "seed", "budget"]
+    joined = rows.merge(references(rows)[[*on, "score"]].rename(columns={"score": "scratch"}), on=on, how="left")
     joined["difference"] = joined["score"] - joined["scratch"]
     joined["ratio"] = joined["score"] / joined["scratch"]
     return joined
@@ -165,12 +191,12 @@ def read_off(flops: float, points: pd.DataFrame) -> tuple[float, str]:
 
 
 def beside_scratch(rows: pd.DataFrame) -> pd.DataFrame:
-    """`paired` rows at the full budget or below the top, with scratch at their rung read off at equal FLOPs, by seed.
+    """`paired` rows at the full budget or below the top, with their reference read off at equal FLOPs, by seed.
 
-    Adds `at_flops` (scratch's score at the row's flops), `difference_flops` and `note` (why there is none).
+    Adds `at_flops` (the reference's score at the row's flops), `difference_flops` and `note` (why there is none).
     """
-    on = [*CELL, "rung", "seed"]
-    reference = dict(tuple(baseline(rows).groupby(on)))
+    on = ["task", "reference", "seed"]
+    reference = dict(tuple(references(rows).groupby(on)))
     nothing = pd.DataFrame({"flops": [], "score": [], "scored": []})
     found = paired(rows)
     found = found[(found["budget"] == full_budget(rows)).fillna(False) | ~found["top"]].copy()
@@ -187,9 +213,9 @@ def beside_scratch(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def against_scratch(rows: pd.DataFrame) -> pd.DataFrame:
-    """Matched grown rows at the full budget, beside scratch at equal tokens and at equal FLOPs."""
+    """Matched grown rows at the full budget, beside scratch at equal tokens and at equal FLOPs: no row from scratch."""
     last = finals(beside_scratch(rows))
-    return last[last["ranked"] & ~last["arm"].isin(set(baseline(rows)["arm"]))]
+    return last[last["ranked"] & (last["strategy"] != "scratch").fillna(True)]
 
 
 def contenders(compared: pd.DataFrame) -> pd.DataFrame:

@@ -84,7 +84,11 @@ def _text(text: str, name: str) -> Spec:
 def _arm(record: Record) -> Cell:
     """The arm's name, which may break after its signs, with a badge on sterile controls."""
     badge = Markup('<span class="badge">sterile control</span>') if record["sterile"] else Markup("")
-    return Cell(text=Markup("<wbr>").join(re.split(r"(?<=[/\[,_=])", str(record["arm"]))) + badge, value=record["arm"])
+    return Cell(text=_breaking(str(record["arm"])) + badge, value=record["arm"])
+
+
+def _breaking(arm: str) -> Markup:
+    return Markup("<wbr>").join(re.split(r"(?<=[/\[,_=])", arm))
 
 
 def _by_seed(record: Record) -> Cell:
@@ -93,7 +97,19 @@ def _by_seed(record: Record) -> Cell:
     return Cell(text=Markup(" ").join(one.format(seed, repr(value), seed, words.loss(value)) for seed, value in scores))
 
 
+def _shape(record: Record) -> Cell:
+    """The final sizes by their initials, and the reference where that is not the ladder's scratch of the same shape."""
+    text, whole, reference = words.shape(record["shape"]), record["shape"], record["reference"]
+    shown = Markup('<span title="{}">{}</span>').format(whole, text) if whole else Markup(words.DASH)
+    if reference != record["arm"] and (record["own_shape"] or record["other_shape"]):
+        other = ", another shape" if record["other_shape"] else ""
+        shown += Markup('<span class="sub why">beside {}{}</span>').format(_breaking(str(reference)), other)
+    return Cell(text=shown, value=whole)
+
+
 ARM: Spec = (Head(text="arm"), _arm)
+SHAPE: Spec = (Head(text="final shape"), _shape)
+INITIALS = "Shapes: layers L, residual R, heads H, key K, value V, ffn F, tokens T; 2×64 is 64 in each of two layers."
 STATUS: Spec = _text("status", "status")
 SIZE: tuple[Spec, ...] = (
     _number("tokens", "tokens", words.count),
@@ -155,26 +171,32 @@ def _costs(reference: Reference) -> list[Spec]:
     return [spec(view, column) for view, (column, _) in summary.VIEWS.items()]
 
 
-def _references(rows: pd.DataFrame, *by: str) -> Reference:
-    """Finds the scratch record that shares the columns `by`."""
-    records = {tuple(r[name] for name in by): r for r in summary.by_arm(summary.baseline(rows))}
-    return lambda record: records.get(tuple(record[name] for name in by))
+def _own(rows: pd.DataFrame) -> Reference:
+    """Finds the scratch record that a record is compared with."""
+    records = {r["arm"]: r for r in summary.by_arm(summary.references(rows))}
+    return lambda record: records.get(record["reference"])
 
 
-def _same_size(rows: pd.DataFrame, metric: summary.Metric, reference: Reference, **fields: Any) -> Table:
+def _headline(rows: pd.DataFrame) -> Reference:
+    """Finds the scratch record of a record's architecture."""
+    records = {r["architecture"]: r for r in summary.by_arm(summary.baseline(rows))}
+    return lambda record: records.get(record["architecture"])
+
+
+def _same_size(rows: pd.DataFrame, metric: summary.Metric, **fields: Any) -> Table:
     """Arms of one size beside from-scratch rows of that size."""
     records = summary.by_arm(rows)
 
     def kind(record: Record) -> str:
-        scratch = reference(record)
-        return "bad" if record["unscored"] else "reference" if scratch and scratch["arm"] == record["arm"] else ""
+        return "bad" if record["unscored"] else "reference" if record["arm"] == record["reference"] else ""
 
     specs = [
         ARM,
+        SHAPE,
         *_losses(metric, records),
         *_beside(metric),
         *_per_token(metric),
-        *_costs(reference),
+        *_costs(_own(rows)),
         _number("weights", "params_non_embedding", words.count, "non-embedding"),
         *SIZE,
         _number("growth gap", "growth_gap", words.significant, "logits"),
@@ -193,11 +215,10 @@ def matched(rows: pd.DataFrame, task: str) -> Table:
     return _same_size(
         last,
         summary.metric(mine),
-        _references(last, "architecture"),
         name=f"matched-{drawing.slug(task)}",
         title=f"Arms at matched size, {task}",
         caption=f"Arms at matched size on {task}, at the full budget of {words.count(summary.full_budget(rows))} "
-        "tokens, lowest mean loss first.",
+        f"tokens, lowest mean loss first. {INITIALS}",
     )
 
 
@@ -210,11 +231,10 @@ def midway(rows: pd.DataFrame, task: str) -> list[Table]:
         table = _same_size(
             there,
             metric,
-            _references(there, "architecture"),
             name=drawing.slug("midway", rung, budget, task),
             title=f"Arms at rung {rung}, {task}",
             caption=f"Arms on {task} at rung {rung} of the ladder (0 is the smallest), finished at the "
-            f"{words.count(budget)} tokens after which they grow on, lowest mean loss first.",
+            f"{words.count(budget)} tokens after which they grow on, lowest mean loss first. {INITIALS}",
         )
         found.append(table)
     return found
@@ -228,11 +248,12 @@ def unmatched(rows: pd.DataFrame, task: str) -> Table:
         ARM,
         *_losses(metric, records),
         *_per_token(metric),
+        (Head(text="final shape"), lambda record: _shape({**record, "own_shape": False, "other_shape": False})),
         _number("weights added", "params_added", words.count),
         _number("final weights", "params_non_embedding", words.count, "non-embedding"),
         _number("target", "params_target", words.count, "weights"),
         *SIZE,
-        *_costs(_references(last[last["ranked"]], "architecture")),
+        *_costs(_headline(last[last["ranked"]])),
         STATUS,
     ]
     return _table(
@@ -242,7 +263,7 @@ def unmatched(rows: pd.DataFrame, task: str) -> Table:
         name=f"unmatched-{drawing.slug(task)}",
         title=f"Arms at other sizes, {task}",
         caption=f"Arms on {task} that end at another size than the largest rung, at the full budget or beyond, lowest "
-        "mean loss first. Cost ratios are to scratch at the largest rung.",
+        f"mean loss first. Cost ratios are to scratch at the largest rung. {INITIALS}",
         sortable=True,
     )
 

@@ -5,7 +5,9 @@
 """
 
 import math
+import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -96,6 +98,23 @@ def seconds(value: float | None) -> str:
         return f"{significant(value)} s" if value else "0 s"
     hours, rest = divmod(whole, 3600)
     return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+
+
+def shape(value: str | None) -> str:
+    """Sizes by their initials, runs of equal layers as n×size; text of another form as it is.
+
+    >>> shape("3 layers, residual 32, heads 4, key 8, value 8, ffn 128/128/512, rank 2")
+    '3L R32 H4 K8 V8 F2×128/512 rank 2'
+    """
+    if missing(value) or not re.fullmatch(r"\d+ layers(, [a-z]+ \d+(/\d+)*)+", str(value)):
+        return DASH if missing(value) else str(value)
+    layers, *sizes = str(value).split(", ")
+    parts = [f"{layers.split()[0]}L"]
+    for name, size in (part.split() for part in sizes):
+        runs = [(unit, len(list(run))) for unit, run in groupby(size.split("/"))]
+        listed = "/".join(f"{n}×{unit}" if n > 1 else unit for unit, n in runs)
+        parts.append(f"rank {listed}" if name == "rank" else f"{name[0].upper()}{listed}")
+    return " ".join(parts)
 
 
 def plural(number: int, noun: str) -> str:

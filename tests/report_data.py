@@ -12,6 +12,14 @@ SCRIPT, IMAGE = "<script>alert(1)</script>", '"><img onerror=alert(2) src=x>'
 BUDGET, GROWTH, POINTS, COOLDOWN = 480_000, 240_000, (300_000, 360_000, 480_000), 0.1
 UNIFORM = float(np.log(256))
 SIZES = {"transformer": (8_192, 24_576), "tokenformer": (8_200, 24_600)}
+SHAPES = {
+    ("transformer", ""): "2 layers, residual 32, heads 4, key 8, value 8, ffn 128",
+    ("transformer", "source"): "2 layers, residual 16, heads 2, key 8, value 8, ffn 64",
+    ("transformer", "ffn"): "2 layers, residual 16, heads 2, key 8, value 8, ffn 320",
+    ("transformer", "layers 1"): "2 layers, residual 16, heads 2, key 8, value 8, ffn 64/576",
+    ("tokenformer", ""): "2 layers, residual 32, heads 4, key 8, value 8, ffn 160, tokens 12",
+    ("tokenformer", "source"): "2 layers, residual 32, heads 4, key 8, value 8, ffn 32, tokens 4",
+}
 
 STUDY = """\
 study: quick
@@ -26,7 +34,7 @@ ladders:
   tokenformer:
     - {layers: 2, residual: 32, heads: 4, key: 8, value: 8, placement: everywhere, tokens: 4, ffn: 32}
     - {layers: 2, residual: 32, heads: 4, key: 8, value: 8, placement: everywhere, params: 24576}
-strategies: [scratch, continue, zero_pad, net2net, orthogonal, lora, zero_tokens]
+strategies: [scratch, continue, zero_pad, {name: zero_pad, only: ffn}, net2net, orthogonal, lora, zero_tokens]
 budget: {tokens: 480000, split: [0.5], points: [0.625, 0.75, 1.0], cooldown: 0.1}
 """
 
@@ -36,6 +44,7 @@ class Arm:
     strategy: str
     label: str = ""  # instead of the strategy's name
     variant: str = ""
+    only: str = ""  # where growth was allowed, or the shape of a scratch twin
     offset: float = 0.0  # nats above scratch at the full budget
     jump: float = 0.0
     alive: float = 0.5
@@ -59,6 +68,8 @@ ARMS = {
         Arm(strategy="lora", variant="rank=4", offset=0.049, matched=False, added=0.2),
         Arm(strategy="spike", offset=0.05, status="diverged"),
         Arm(strategy=IMAGE, variant=SCRIPT, offset=0.045),
+        Arm(strategy="zero_pad", only="ffn", offset=0.04, alive=0.8),
+        Arm(strategy="scratch", only="ffn", offset=0.052),
     ),
     "tokenformer": (
         Arm(strategy="scratch", label="scratch@0", offset=0.08, added=0.0),
@@ -74,7 +85,9 @@ ARMS = {
 
 
 def _name(arm: Arm, architecture: str) -> str:
-    return f"{architecture}/{arm.label or arm.strategy}" + (f"[{arm.variant}]" if arm.variant else "")
+    return f"{architecture}/{arm.label or arm.strategy}" + "".join(
+        f"[{part}]" for part in (arm.variant, arm.only) if part
+    )
 
 
 def _trunk(tokens: float, floor: float = 1.2) -> float:
@@ -131,6 +144,11 @@ class _Path:
         return small + int(self.arm.added * (large - small))
 
     @property
+    def shape(self) -> str:
+        rank = ", rank 4" if self.arm.strategy == "lora" else ""
+        return SHAPES[self.architecture, self.arm.only if self.arm.added == 1.0 else "source"] + rank
+
+    @property
     def points(self) -> tuple[int, ...]:
         extra = {"scratch": (240_000, 320_000), "continue": (960_000,)}
         return tuple(sorted((*POINTS, *extra.get(self.arm.strategy, ()))))
@@ -162,7 +180,8 @@ class _Path:
 
     def curve(self) -> list[dict[str, Any]]:
         """The trunk to the last branch, and each cooldown's end; what diverged or was blocked ends early."""
-        source = f"{self.architecture}-{'scratch' if self.arm.added == 1.0 and self.scratch else 'source'}-{self.seed}"
+        large = self.arm.added == 1.0 and self.scratch
+        source = f"{self.architecture}-{f'scratch{self.arm.only}' if large else 'source'}-{self.seed}"
         self.stage(f"{source}-init", "init", 0, 0.0)
         last = round(0.9 * self.points[-1]) if self.status == "ok" else 240_000 if self.status == "blocked" else 250_000
         own = f"{self.name}-{self.seed}"
@@ -200,12 +219,12 @@ class _Path:
         source = self.cost(self.before) if tokens else 0.0
         return {
             "study": "quick", "arm": self.name, "strategy": arm.strategy, "variant": arm.variant,
-            "architecture": self.architecture, "rung": self.rung(True), "task": self.task, "unit": self.unit,
-            "seed": self.seed, "status": self.status, "reason": self.reason, "matched": arm.matched,
+            "architecture": self.architecture, "rung": self.rung(True), "shape": self.shape, "task": self.task,
+            "unit": self.unit, "seed": self.seed, "status": self.status, "reason": self.reason, "matched": arm.matched,
             "sterile": arm.sterile, "preserves": "function", "growth_steps": int(self.grows), "parametrization": "mup",
             "learning_rate": 0.01, "tuned": False, "dtype": "float32", "device": "cpu", "data_fingerprint": "9f2c" * 16,
             "params": size + 16_384, "params_non_embedding": size, "params_added": size - small if self.grows else 0,
-            "params_target": small if arm.label else SIZES[self.architecture][1], "budget": point, "tokens": tokens,
+            "params_target": SIZES[self.architecture][int(arm.label != "scratch@0")], "budget": point, "tokens": tokens,
             "tokens_source": self.before if tokens else 0, "tokens_probe": 0, "tokens_per_param": tokens / size,
             "epochs": tokens / 4e6, "flops": flops, "flops_source": source, "flops_continued": flops - source,
             "flops_ladder": flops * (1.02 if self.grows else 1 + small / size if arm.added else 1.0),

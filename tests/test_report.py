@@ -135,6 +135,65 @@ def test_against_scratch_pairs_by_seed_and_holds_the_scratch_curve() -> None:
     assert set(compared["arm"]).isdisjoint({"transformer/scratch", "transformer/continue", "transformer/lora[rank=4]"})
 
 
+SCORES = {  # of seeds 0 and 1 at the full budget, and where they end
+    "t/scratch": ((2.0, 2.2), "wide"),
+    "t/scratch[ffn]": ((2.5, 2.9), "fat"),
+    "t/pad": ((2.1, 2.1), "wide"),
+    "t/pad @early": ((2.2, 2.6), "wide"),
+    "t/pad[ffn]": ((2.4, 2.6), "fat"),
+    "t/pad[layers 1]": ((2.3, 2.5), "lopsided"),
+}
+
+
+def _by_hand(*without: str) -> pd.DataFrame:
+    """Annotated rows of SCORES at one rung; from scratch also at half the budget, with one nat more."""
+    rows = [
+        {
+            "arm": arm, "strategy": arm[2:].partition("[")[0].partition(" ")[0], "architecture": "t", "rung": 1,
+            "shape": shape, "task": "pycode", "unit": "symbol", "seed": seed, "status": "ok", "matched": True,
+            "growth_steps": int("pad" in arm), "budget": budget, "flops": budget / (1 + ("pad" in arm) * (2**0.5 - 1)),
+            "loss": score + (budget == 50),
+        }
+        for arm, (scores, shape) in SCORES.items()
+        if arm not in without
+        for seed, score in enumerate(scores)
+        for budget in ((100,) if "pad" in arm else (50, 100))
+    ]  # fmt: skip
+    return summary.annotate(pd.DataFrame(rows))
+
+
+def _differences(rows: pd.DataFrame) -> dict[str, tuple[object, ...]]:
+    """Per grown arm: its reference, and its mean differences at equal tokens and at equal FLOPs."""
+    compared = summary.against_scratch(rows)
+    means = (summary.mean_difference(compared, column) for column in ("difference", "difference_flops"))
+    frame = pd.concat([compared.groupby("arm")["reference"].first(), *means], axis=1)
+    return {str(arm): tuple(values) for arm, *values in frame.itertuples(name=None)}
+
+
+def test_an_arm_is_compared_with_scratch_of_its_own_shape() -> None:
+    rows = _by_hand()
+    found = _differences(rows)
+    # At a cost of 100 / sqrt 2, half way between its budget points in the logarithm, scratch is 0.5 above its end.
+    assert found == {
+        "t/pad": ("t/scratch", pytest.approx(0.0), pytest.approx(-0.5)),  # (0.1 - 0.1) / 2
+        "t/pad @early": ("t/scratch", pytest.approx(0.3), pytest.approx(-0.2)),  # (0.2 + 0.4) / 2
+        "t/pad[ffn]": ("t/scratch[ffn]", pytest.approx(-0.2), pytest.approx(-0.7)),  # (-0.1 - 0.3) / 2
+        "t/pad[layers 1]": ("t/scratch", pytest.approx(0.3), pytest.approx(-0.2)),  # no scratch of its shape
+    }
+    assert set(rows[rows["other_shape"]]["arm"]) == {"t/pad[layers 1]"}
+    assert set(rows[rows["own_shape"]]["arm"]) == {"t/scratch[ffn]", "t/pad[ffn]"}
+    assert set(summary.baseline(rows)["arm"]) == {"t/scratch"}
+
+
+def test_without_scratch_of_its_shape_an_arm_is_compared_with_the_rungs() -> None:
+    alone = _by_hand("t/scratch[ffn]")
+    assert _differences(alone)["t/pad[ffn]"] == ("t/scratch", pytest.approx(0.4), pytest.approx(-0.1))
+    assert set(alone[alone["other_shape"]]["arm"]) == {"t/pad[ffn]", "t/pad[layers 1]"}
+    unknown = summary.annotate(_by_hand().drop(columns="shape"))  # nothing is claimed of shapes that are not known
+    assert _differences(unknown)["t/pad[ffn]"][0] == "t/scratch"
+    assert not unknown["other_shape"].any()
+
+
 def test_a_run_that_did_not_finish_scores_the_uniform_predictor_and_is_not_dropped() -> None:
     rows = summary.annotate(report_data.tables()[0])
     spike = next(r for r in summary.by_arm(summary.finals(rows)) if r["arm"] == "transformer/spike")
@@ -276,6 +335,42 @@ def test_the_matched_table_is_the_dataframe() -> None:
     assert shown["transformer/scratch"]["cost, total"][0].endswith("1.00× scratch")
 
 
+FFN, TWIN = "transformer/zero_pad[ffn]", "transformer/scratch[ffn]"
+
+
+def test_the_page_shows_shapes_and_says_beside_which_scratch_an_arm_is_set() -> None:
+    shown = {row["arm"][1]: row for row in parsed().table("matched-pycode")}
+    words_of = report_data.SHAPES["transformer", "ffn"]
+    assert shown[FFN]["final shape"] == (f"2L R16 H2 K8 V8 F320beside {TWIN}", words_of)
+    assert shown[TWIN]["final shape"] == ("2L R16 H2 K8 V8 F320", words_of)
+    assert shown["transformer/net2net"]["final shape"][0] == "2L R32 H4 K8 V8 F128"
+    results = report_data.tables()[0]
+    last = results[results["budget"] == 480_000].set_index(["arm", "seed"])["bits_per_byte"]
+    difference = (last[FFN] - last[TWIN]).mean()
+    assert float(shown[FFN]["minus scratch, equal tokens bits/byte"][1] or "") == pytest.approx(difference, rel=1e-9)
+    text = parsed().text(0)
+    assert f"scratch ({TWIN}) ends at {last[TWIN].mean():.4f} bits per byte; set beside it: {FFN}." in text
+    assert f"The lowest is {FFN}, {abs(difference):.4f} bits per byte below scratch of its own shape" in text
+    lora = next(row for row in parsed().table("unmatched-pycode") if row["arm"][1] == "transformer/lora[rank=4]")
+    assert lora["final shape"][0] == "2L R16 H2 K8 V8 F64 rank 4"
+
+
+def test_an_arm_beside_scratch_of_another_shape_says_so() -> None:
+    results, curves, stages = report_data.tables()
+    found = Page(render(results[results["arm"] != TWIN].reset_index(drop=True), curves, stages))
+    shown = {row["arm"][1]: row for row in found.table("matched-pycode")}
+    assert shown[FFN]["final shape"][0].endswith("beside transformer/scratch, another shape")
+    assert f"Of another shape than the scratch that they are set beside (transformer/scratch): {FFN}." in found.text(0)
+    assert "but beside zero_pad[ffn], for whose shape there is no scratch" in found.text(0)
+
+
+@given(st.lists(st.sampled_from([64, 128, 640]), min_size=1, max_size=9))
+def test_a_compact_shape_keeps_every_layer(units: list[int]) -> None:
+    *_, text = words.shape(f"{len(units)} layers, residual 16, ffn {'/'.join(map(str, units))}").split()
+    runs = [run.rpartition("×") for run in text.removeprefix("F").split("/")]
+    assert [int(unit) for n, _, unit in runs for _ in range(int(n or 1))] == units
+
+
 def test_arms_of_another_size_are_apart() -> None:
     apart = [(row["arm"][1], row["tokens"][0]) for row in parsed().table("unmatched-pycode")]
     assert ("transformer/lora[rank=4]", "480,000") in apart
@@ -307,13 +402,15 @@ def test_words_state_the_numbers_and_decide_nothing() -> None:
     assert f"seeds {scratch.min():.4f} to {scratch.max():.4f}" in text
     assert "nothing is decided" in text
     assert (
-        "At equal tokens, none of 9 grown arms at matched size ended below scratch, in the mean over seeds; "
-        "at equal FLOPs, against scratch’s interpolated loss, all of 7 grown arms did." in text
+        "At equal tokens, 1 of 10 grown arms at matched size ended below scratch, in the mean over seeds; "
+        "at equal FLOPs, against scratch’s interpolated loss, all of 8 grown arms did. "
+        "Arms that end in another shape than the ladder’s are set beside scratch of that shape, where it was run."
+        in text
     )
     assert "No value is given for transformer/spike (a seed did not finish)." in text
     longer = results[(results["arm"] == "transformer/continue") & (results["budget"] == 960_000)]
     bits = f"{longer['bits_per_byte'].mean():.4f} bits per byte"
-    assert f"{bits} after 960,000 tokens for 47.2 GFLOPs (none of 6 grown arms ended lower)" in text
+    assert f"{bits} after 960,000 tokens for 47.2 GFLOPs (none of 7 grown arms ended lower)" in text
     assert "nats" not in text
     header = parsed().text(next(i for i, _ in parsed().all("header")))
     assert "Untuned." in header
@@ -549,16 +646,50 @@ def test_many_arms_keep_their_looks_and_their_names() -> None:
     rows = summary.annotate(results)
     look = drawing.looks(rows)
     assert len({(v.colour, v.marker, str(v.dash)) for v in look.values()}) == len(look)
+    rows = rows[~rows["arm"].isin([f"transformer/method_{k}" for k in range(15, 24)])]
     curves = summary.score(summary.tidy(curves, CURVES), rows)
     drawn = figures.draw(rows, curves, task="pycode", architecture="transformer", look=look)
     for figure in drawn:
-        for k in range(24):
+        for k in range(15):
             assert f"method_{k:02}" in figure.svg
     height = float(re.findall(r'viewBox="0 0 \S+ (\S+)"', drawn[0].svg)[0])
     places = sorted(float(y) for y in re.findall(r'<text[^>]* y="(\S+)"[^>]*>method', drawn[0].svg))
-    assert len(places) == 24
+    assert len(places) == 15
     assert all(b - a > 9 for a, b in itertools.pairwise(places))
-    assert height > 24 * 12
+    assert height > 15 * 12
+
+
+def test_a_grid_of_schedules_stays_legible() -> None:
+    """35 arms: colours by strategy, markers by schedule; scratch and the best are named, the rest drawn faint."""
+    grid = tuple(
+        report_data.Arm(strategy=f"method_{k}", label=f"method_{k}" + f" @at_{when}" * (when > 0), offset=offset)
+        for offset, (k, when) in zip(np.linspace(0.01, 0.08, 35), itertools.product(range(5), range(7)), strict=True)
+    )
+    arms = {"transformer": (*report_data.ARMS["transformer"][:3], *report_data.ARMS["transformer"][-2:], *grid)}
+    results, curves, _ = report_data.tables(arms=arms)
+    rows = summary.annotate(results)
+    look = drawing.looks(rows)
+    assert len({(v.colour, v.marker, str(v.dash)) for v in look.values()}) == len(look)
+    of = {look[f"transformer/{arm.label}"].label: look[f"transformer/{arm.label}"] for arm in grid}
+    for k in range(5):
+        assert len({(v.colour, str(v.dash)) for name, v in of.items() if f"method_{k}" in name}) == 1
+    assert {look[arm].colour for arm in ("transformer/scratch", TWIN)} == {drawing.INK}
+    curves = summary.score(summary.tidy(curves, CURVES), rows)
+    *lines, dots = figures.draw(rows, curves, task="pycode", architecture="transformer", look=look)
+    for figure in lines:
+        places = sorted(
+            float(y) for y in re.findall(r'<text[^>]* y="(\S+)"[^>]*>(?:method|scratch|zero|con)', figure.svg)
+        )
+        assert len(places) == drawing.NAMED
+        assert all(b - a > 9 for a, b in itertools.pairwise(places))
+        for name in ("scratch", "scratch[ffn]", "method_0", "method_0 @at_6"):
+            assert f">{name}<" in figure.svg
+        assert ">method_4 @at_6<" not in figure.svg
+        more = len(set(rows["arm"])) - drawing.NAMED - (0 if figure is lines[-1] else 2)  # two sizes are not matched
+        assert f">faint: {more} more arms<" in figure.svg
+        assert f"{more} more arms are drawn faint" in figure.caption
+        assert float(re.findall(r'viewBox="0 0 \S+ (\S+)"', figure.svg)[0]) < 72 * 5
+    assert all(f">{name}<" in dots.svg for name in of)  # a row each
 
 
 # ------------------------------------------------------------------------------------------------ looks
