@@ -55,7 +55,8 @@ class Check(Generic[S]):
             status, message = "failed", str(reason)
         except (Exception, SystemExit) as error:  # a plugin may raise anything, and the other checks go on
             status, message = "failed", f"the check ended in {type(error).__name__}: {error}"
-        return Result(plugin=subject.plugin.name, check=self.name, status=status, message=message)
+        one_line = " ".join(message.split())  # other libraries' errors come in several
+        return Result(plugin=subject.plugin.name, check=self.name, status=status, message=one_line)
 
 
 def collect(*laws: Callable[[S], str]) -> tuple[Check[S], ...]:
