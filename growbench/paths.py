@@ -243,8 +243,7 @@ class Builder:
     ) -> Trunk:
         plugin = plugins.find("strategy", spec.name, self.plugin_paths)
         strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": plugins.source_hash(plugin)}
-        label = f"{spec.name}{spec.restriction}" if spec.arm else spec.label
-        probes, place = made.probe_batches * self.step, f"{trunk.place} > {label}{when.suffix}"
+        probes, place = made.probe_batches * self.step, f"{trunk.place} > {spec.label}{when.suffix}"
         identity = common | {"strategy": strategy, "shape": asdict(target), "moments": when.moments}
         cost = probes * ledger.train_flops(target)
         key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)

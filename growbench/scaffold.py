@@ -40,7 +40,7 @@ class {cls}(Strategy):
 
 TEST = """from pathlib import Path
 
-from growbench.pytest_plugin import growbench_checks
+from growbench.conformance.pytest_plugin import growbench_checks
 
 test_{name} = growbench_checks(Path(__file__).with_name("{name}.py"))
 """

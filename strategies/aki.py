@@ -14,8 +14,9 @@ from growbench.strategy import Growth, Probe
 
 @dataclass(frozen=True, kw_only=True)
 class Aki(Fpi):
-    """As FPI, but what new units compute is copied from the next layer, the last layer's from itself (AKI of bert2BERT,
-    arXiv:2110.07143). Not function-preserving by design.
+    """As FPI, but what new units compute is copied from the next layer (AKI of bert2BERT, arXiv:2110.07143).
+
+    The last layer's comes from itself. Not function-preserving by design.
     """
 
     @property

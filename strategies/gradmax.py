@@ -15,9 +15,9 @@ from growbench.strategy import Growth, Probe, Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Gradmax(Strategy):
-    """New ffn units with zero input weights and, as output weights, the top singular vectors of the gradient of a zero
-    linear bypass of the layer, so that the new input weights receive the largest gradient (GradMax, arXiv:2201.05125).
+    """New ffn units that read nothing, and write where their gradient is largest (GradMax, arXiv:2201.05125).
 
+    Their output weights are the top singular vectors of the gradient of a zero linear bypass of the layer.
     scale: length of an output vector, relative to the mean of the old ones; batches: metered, averaged over.
     """
 

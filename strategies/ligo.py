@@ -18,9 +18,9 @@ from growbench.strategy import Growth, Probe, Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Ligo(Strategy):
-    """A linear map from the source's weights to the target's, trained on the loss for some metered steps
-    (LiGO, arXiv:2303.00980); the source's weights stay as they are, and the optimizer then starts afresh.
+    """A linear map from the source's weights to the target's, trained for some metered steps (LiGO, arXiv:2303.00980).
 
+    The source's weights stay as they are, and the optimizer then starts afresh.
     steps: metered batches, one each; learning_rate: Adam's, on the operators.
     """
 

@@ -13,9 +13,7 @@ from growbench.strategy import Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Strategy):
-    """New units and layers at random initialisation, reading and writing: the control that preserves nothing
-    (G_random of arXiv:2405.15319).
-    """
+    """New units and layers at random initialisation: the control that preserves nothing (arXiv:2405.15319)."""
 
     @property
     def preserves(self) -> Literal["function", "nothing"]:

@@ -10,9 +10,7 @@ from growbench.strategy import Deepening
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroDepth(Deepening):
-    """Copies of the old layers, each right after its own, with zero writers to the residual stream (G_zero in depth,
-    arXiv:2405.15319; LEMON, arXiv:2310.07999).
-    """
+    """Copies of the old layers, each after its own, writing zero to the residual stream (G_zero, arXiv:2405.15319)."""
 
     @property
     def preserves(self) -> Literal["function", "nothing"]:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutants import STRATEGIES, STRATEGY, TASKS, Mutant
 
-from growbench import plugins, task_checks
+from growbench import plugins
 from growbench.conformance import Result, check, suite
+from growbench.conformance import tasks as task_checks
 from growbench.scaffold import new_strategy
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

@@ -1,4 +1,4 @@
-"""The checks of a task (conformance.py): the same streams everywhere, no validation in training, honest numbers.
+"""The checks of a task (growbench.conformance): the same streams everywhere, no validation in training, honest numbers.
 
 Streams are compared by hashes of their n-grams, all offsets at once: with b odd, modulo 2^64,
 
@@ -52,7 +52,7 @@ class Subject(conformance.Subject):
     @cached_property
     def loaded(self) -> tuple[Data | None, str, list[str]]:
         """The data or why there are none, and what loading them changed in the process."""
-        from growbench.traces import Snapshot
+        from growbench.conformance.traces import Snapshot
 
         before, data, error = Snapshot.take(), None, ""
         try:
@@ -97,7 +97,9 @@ class Subject(conformance.Subject):
         return found
 
 
-_CHILD = "import json, sys, growbench.task_checks as t; print(json.dumps(t.fingerprints(*json.loads(sys.argv[1]))))"
+_CHILD = (
+    "import json, sys, growbench.conformance.tasks as t; print(json.dumps(t.fingerprints(*json.loads(sys.argv[1]))))"
+)
 
 
 def fingerprints(name: str, extra: list[str], parameters: dict[str, Any], cache: str) -> list[str]:

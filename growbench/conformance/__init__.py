@@ -1,7 +1,7 @@
 """Conformance: what a plugin must obey, as checks, each a small function whose failure tells the author what to do.
 
 A check returns what it found, or raises `Failed` with what to do, or `Exempt` with the reason why it does not apply.
-The checks of strategies are in strategy_checks.py, those of tasks in task_checks.py; `suite` finds the right ones.
+The checks of strategies are in strategies.py, those of tasks in tasks.py; `suite` finds the right ones.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ class Subject:
 
     @cached_property
     def _import(self) -> tuple[type[Any] | None, str, list[str]]:
-        from growbench.traces import Snapshot
+        from growbench.conformance.traces import Snapshot
 
         before = Snapshot.take()
         try:
@@ -191,7 +191,7 @@ def suite(
 
 def _module(plugin: Plugin) -> Any:
     """The checks of the plugin's kind, imported when needed: those of strategies need torch."""
-    return import_module(f"growbench.{plugin.kind}_checks")
+    return import_module(f"growbench.conformance.{KINDS[plugin.kind].plural}")
 
 
 def check(given: str | Path, **how: Any) -> list[Result]:

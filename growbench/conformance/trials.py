@@ -13,12 +13,12 @@ from torch import Tensor
 
 from growbench import model, train
 from growbench.checkpoint import Checkpoint
+from growbench.conformance.traces import Snapshot
 from growbench.parametrization import Parametrization
 from growbench.shape import Shape
 from growbench.state import State, initial, normed_axes
 from growbench.strategy import Growth, Probe, Strategy
 from growbench.task import Data
-from growbench.traces import Snapshot
 from growbench.train import Bench, generator
 
 EXACT = 1e-8

@@ -1,4 +1,4 @@
-"""The checks of a strategy (conformance.py): how it behaves as a plugin; the laws of growth are in growth_laws.py."""
+"""The checks of a strategy (growbench.conformance): how it behaves as a plugin; the laws of growth are in laws.py."""
 
 import random
 import re
@@ -7,8 +7,8 @@ from inspect import cleandoc
 import torch
 
 from growbench.conformance import Exempt, Failed, collect, defaults, loads
-from growbench.growth_laws import Subject, alive, checkpoint, composes, moments, nothing, preserves, transport
-from growbench.trials import CASES, Trial, alike, bits
+from growbench.conformance.laws import Subject, alive, checkpoint, composes, moments, nothing, preserves, transport
+from growbench.conformance.trials import CASES, Trial, alike, bits
 
 SOURCE = re.compile(r"arXiv:(\d{4}\.\d{4,5}|[a-z.-]+/\d{7})|\b10\.\d{4,9}/\S+|https?://\S+")
 

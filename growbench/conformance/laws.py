@@ -1,4 +1,4 @@
-"""The laws of growth (conformance.py), on trials: what is preserved, what is alive, what training needs."""
+"""The laws of growth (growbench.conformance), on trials: what is preserved, what is alive, what training needs."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,9 @@ from torch import Tensor
 from growbench import conformance, train
 from growbench.checkpoint import Checkpoint
 from growbench.conformance import Exempt, Failed
+from growbench.conformance.trials import CASES, Case, Trial, alike, attempt, gradients, practice, source
 from growbench.state import State
 from growbench.strategy import Strategy
-from growbench.trials import CASES, Case, Trial, alike, attempt, gradients, practice, source
 
 ALIVE = 1e-6
 """The least share of the squared gradient outside the old model's subspace at which new capacity counts as alive."""
