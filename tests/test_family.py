@@ -218,3 +218,31 @@ def test_ligo_learns_its_operator(pair: tuple[Shape, Shape]) -> None:
     if target.layers == source.layers:
         rows = short.state.weights["embed"]
         assert torch.allclose(rows[:, : source.residual], state.weights["embed"])
+
+
+def test_split_moves_units_apart_along_negative_curvature() -> None:
+    """Two halves sum to their unit; the curvature along v is lower than along random directions, and e parts them."""
+    target, state = replace(SHALLOW, ffn=13), random_state(SHALLOW, 24)
+    growth, probe = probed("split", {"distance": 1e-3, "iterations": 60}, state, target, 25)
+    assert probe.batches == 60
+    keys, old = growth.state.weights["0/ffn/keys"], state.weights["0/ffn/keys"]
+    parents = growth.maps[next(a for a in growth.maps if a.layer == 0)].expand[10:].argmax(1)
+    assert torch.allclose((keys[10:] + keys[parents]) / 2, old[parents], atol=1e-12)
+    length = 1e-3 * old.norm(dim=1).mean()
+    assert torch.allclose((keys[10:] - keys[parents]).norm(dim=1) / 2, length.expand(3))
+    assert torch.allclose(growth.state.weights["0/ffn/values"][:, 10:], state.weights["0/ffn/values"][:, parents] / 2)
+
+    def loss(directions: torch.Tensor) -> float:
+        shifted = keys.clone()
+        shifted[10:], shifted[parents] = old[parents] - directions, old[parents] + directions
+        weights = dict(growth.state.weights) | {"0/ffn/keys": shifted}
+        tokens = torch.cat([batch(25 + 21 * i) for i in range(60)])
+        out = logits(replace(growth.state, weights=weights), tokens)
+        return torch.nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten()).item()
+
+    rng = torch.Generator().manual_seed(26)
+    random = [torch.randn(3, 6, generator=rng, dtype=torch.float64) for _ in range(10)]
+    best = loss((keys[parents] - keys[10:]) / 2 * 100)
+    assert all(best < loss(v / v.norm(dim=1, keepdim=True) * length * 100) for v in random)
+    assert "doubles" in make("split", {}).supports(SHALLOW, replace(SHALLOW, ffn=21))
+    assert "elementwise" in make("split", {}).supports(*TOKENS)
