@@ -10,7 +10,7 @@ have. At the base shape, and everywhere under `standard`, all factors are one.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from growbench.labels import Weight
@@ -47,9 +47,16 @@ class Parametrization:
         """Factor on Adam's eps: that of the size of a clone's gradients."""
         return 1.0 / self._ratio(weight, "writes", "averages")
 
+    def reads(self, weight: Weight) -> Weight:
+        """The weight as its model reads it: under `standard` a readout sums where under `mup` it averages."""
+        if self.name == "mup":
+            return weight
+        dims = tuple(replace(dim, role="reads") if dim.role == "averages" else dim for dim in weight.dims)
+        return replace(weight, dims=dims)
+
     def logit_scale(self, shape: Shape) -> float:
-        """Factor on the readout's product."""
-        return self.base.residual / shape.residual if self.name == "mup" else 1.0
+        """Factor on the readout's product; a tied embedding has it in either parametrization, or it could not grow."""
+        return self.base.residual / shape.residual if self.name == "mup" or shape.tied else 1.0
 
     def score_scale(self, shape: Shape) -> float:
         """Factor on q.k: 1/key under mup, equal to standard's 1/sqrt(key) at the base."""

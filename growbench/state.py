@@ -57,7 +57,7 @@ class State:
             blank = [maps[dim.axis].old if dim.axis in maps else dim.size for dim in weight.dims]
             return self.weights[name] if name in self.weights else torch.zeros(blank, dtype=dtype)
 
-        labels = shape.weights
+        labels = {name: self.scaling.reads(weight) for name, weight in shape.weights.items()}
         return replace(
             self,
             shape=shape,

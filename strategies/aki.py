@@ -27,6 +27,10 @@ class Aki(Fpi):
     def sterile(self) -> str:
         return ""
 
+    def supports(self, source: Shape, target: Shape) -> str:
+        uneven = any(len(set(target.per_layer(name))) > 1 for name in ("heads", "ffn", "tokens"))
+        return "it copies units from layer to layer, so all layers must be of one size" if uneven else ""
+
     def grow(self, state: State, shape: Shape, probe: Probe, rng: Generator) -> Growth:
         growth = super().grow(state, shape, probe, rng)
         grown, out = growth.state, {}

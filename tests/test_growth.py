@@ -58,12 +58,13 @@ def grow(strategy: Strategy, state: State, target: Shape, seed: int) -> Growth:
 @settings(max_examples=25)
 @given(data=st.data(), seed=seeds)
 def test_what_is_declared_is_preserved(name: str, parameters: dict[str, Any], data: st.DataObject, seed: int) -> None:
-    """Growing twice, to any larger shape in width and depth, leaves the logits of a strategy that says so."""
+    """Growing twice, to any larger shape and in either parametrization, keeps the logits of a strategy that says so."""
     strategy, shape = make(name, parameters), data.draw(shapes())
     middle = data.draw(larger(shape, deeper=True))
     target = data.draw(larger(middle))
+    parametrization = data.draw(st.sampled_from(["mup", "standard"]))
     assume(not strategy.supports(shape, target))
-    state, tokens = random_state(shape, seed), batch(seed)
+    state, tokens = random_state(shape, seed, parametrization), batch(seed)
     before = logits(state, tokens)
     for goal in (middle, target):
         state = grow(strategy, state, goal, seed).state
