@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import toy
 
-from growbench import cli, plugins
+from growbench import cli, plugins, study
 from growbench.parametrization import Parametrization
 from growbench.shape import Shape
 from growbench.state import initial
@@ -75,3 +76,24 @@ def test_every_command_and_make_target_named_exists() -> None:
     assert named <= commands | groups
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     assert set(re.findall(r"^    make ([\w-]+)", README, flags=re.MULTILINE)) <= targets
+
+
+def test_its_commands_run(strategy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line that calls growbench, in the README's order, with a toy in the place of the study `quick`."""
+    lines = [line.split("#")[0].split() for line in re.findall(r"^    growbench (.*)$", README, flags=re.MULTILINE)]
+    assert len(lines) >= 8
+    toy.text(tmp_path)
+    quick = toy.study(tmp_path, strategies=["scratch", "zero_pad"]).to_yaml().replace("study: toy", "study: quick")
+    studies = tmp_path / "studies"
+    studies.mkdir()
+    (studies / "quick.yaml").write_text(quick)
+    (tmp_path / "mine.yaml").write_text(quick.replace("study: quick", "study: mine"))
+    monkeypatch.setattr(study, "_folder", lambda: studies)
+    monkeypatch.chdir(tmp_path)
+    for words in lines:
+        monkeypatch.setattr("sys.argv", ["growbench", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert not end.value.code, words
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"quick", "mine"}
+    assert "twins" in (tmp_path / "runs/quick/report.html").read_text()
