@@ -247,6 +247,7 @@ class Builder:
         identity = common | {"strategy": strategy, "shape": asdict(target), "moments": when.moments}
         cost = probes * ledger.train_flops(target)
         key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)
+        self.stages[key] = replace(self.stages[key], isolate=plugin.origin != "built-in")
         start = trunk.tokens + probes
         return Trunk(
             keys=(*trunk.keys, key),

@@ -39,7 +39,8 @@ def digest(text: str | bytes) -> str:
 class Stage:
     """What is to be computed: its parent's key (None: none), its identity, and what it is expected to cost.
 
-    label: the stage for a person, and its place in the study whatever its identity; tokens, flops: planned.
+    label: the stage for a person, and its place in the study whatever its identity; tokens, flops: planned; isolate: it
+    runs code of a third party, after which its process is not trusted with another stage.
     """
 
     kind: StageKind
@@ -48,6 +49,7 @@ class Stage:
     identity: Mapping[str, Any]
     tokens: int = 0
     flops: float = 0.0
+    isolate: bool = False
 
     @cached_property
     def key(self) -> str:

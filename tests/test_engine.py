@@ -456,6 +456,51 @@ def statuses(out: Path) -> dict[str, tuple[str, str]]:
     }
 
 
+POISON = """
+from dataclasses import dataclass, replace
+import os
+import torch
+import torch.nn.functional as F
+from growbench.maps import zero_pad
+from growbench.strategy import Strategy
+
+@dataclass(frozen=True, kw_only=True)
+class Poison(Strategy):
+    def widen(self, axis, old, new, rng):
+        return zero_pad(old, new)
+
+    def grow(self, state, shape, probe, rng):
+        growth = super().grow(state, shape, probe, rng)
+        print("a word from a plugin")
+        os.system("echo a word from its child")
+        F.gelu = F.relu
+        torch.set_default_dtype(torch.float64)
+        os.chdir("/")
+        return growth
+"""
+
+
+def test_what_a_strategy_leaves_in_its_process_reaches_no_other_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    poison = toy.plugin(tmp_path, "poison", POISON)
+    strategies = ["poison", {"name": "zero_pad", "scaled": False}]
+    plan = toy.plan(tmp_path, plugins=[poison], strategies=strategies)
+    isolated = {stage.label.split(" > ")[1].split(" grow")[0] for stage in plan.stages.values() if stage.isolate}
+    assert isolated == {"poison"}
+    monkeypatch.chdir(tmp_path)
+    plan = replace(plan, plugin_paths=(Path("poison.py"),), cache=Path("cache"))
+    summary = local.run(plan, Path("out"), workers=1, progress=lambda event: None)
+    assert (summary.finished, summary.failed) == (len(plan.stages), 0)
+    results = pd.read_parquet(tmp_path / "out" / "results.parquet").set_index(["arm", "budget"])["loss"]
+    poisoned, clean = results["transformer/poison"], results["transformer/zero_pad(scaled=false)"]
+    assert poisoned.tolist() == clean.tolist()  # the same growth, and the same training after it
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "a word from a plugin" in said.err
+    assert "a word from its child" in said.err
+
+
 def test_a_source_that_diverges_blocks_what_is_grown_from_it(tmp_path: Path) -> None:
     plan = toy.plan(tmp_path, strategies=["scratch", "zero_pad"], train={"learning_rate": 1e30})
     events: list[Event] = []

@@ -1,7 +1,8 @@
 """Worker processes on this machine, each with one thread, each running one stage at a time until none is left.
 
 Workers live as long as the run: importing torch costs seconds, once each. A worker that dies takes only its stage
-with it, which is started again twice before it counts as failed. Workers end when the run's process does.
+with it, which is started again twice before it counts as failed; one that ran a third party's strategy is replaced, for
+whatever that left in its process would change the stages after it. Workers end when the run's process does.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -198,9 +200,8 @@ class _Pool:
     def _hire(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(
-            target=_work, args=(theirs, self.out, self.plan.plugin_paths, self.plan.cache), daemon=True
-        )
+        folders = self.out.absolute(), tuple(path.absolute() for path in self.plan.plugin_paths)
+        process = context.Process(target=_work, args=(theirs, *folders, self.plan.cache.absolute()), daemon=True)
         with _uninterrupted():
             process.start()
             worker = _Worker(process=process, pipe=ours)
@@ -228,12 +229,21 @@ class _Pool:
         match message:
             case Record():
                 worker.stage = None
+                if stage.isolate:
+                    self._dismiss(worker)
+                    self._hire()
                 queue.settle(message)
             case OSError():
                 raise message
             case _:
                 worker.tokens = message
                 queue.report("progress", stage.key, tokens=self._in_flight())
+
+    def _dismiss(self, worker: _Worker) -> None:
+        self.workers.remove(worker)
+        worker.process.kill()
+        worker.process.join()
+        worker.pipe.close()
 
     def _bury(self, worker: _Worker, stage: Stage, queue: _Queue) -> None:
         """A worker died: replace it, and start its stage again unless that has been tried often enough."""
@@ -282,6 +292,8 @@ def _how(code: int | None) -> str:
 
 def _work(pipe: Connection, out: Path, plugin_paths: tuple[Path, ...], cache: Path) -> None:
     """A worker's life: take a stage, run it, say what came out; end when the run's process has ended."""
+    os.dup2(2, 1)  # the command's stdout is for its result: whatever a plugin prints is no part of that
+    sys.stdout = sys.stderr
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
