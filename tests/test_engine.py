@@ -485,6 +485,7 @@ def test_what_a_strategy_leaves_in_its_process_reaches_no_other_stage(
 ) -> None:
     poison = toy.plugin(tmp_path, "poison", POISON)
     strategies = ["poison", {"name": "zero_pad", "scaled": False}]
+    clean = toy.work(toy.plan(tmp_path, strategies=strategies[1:]), tmp_path / "clean")
     plan = toy.plan(tmp_path, plugins=[poison], strategies=strategies)
     isolated = {stage.label.split(" > ")[1].split(" grow")[0] for stage in plan.stages.values() if stage.isolate}
     assert isolated == {"poison"}
@@ -492,11 +493,12 @@ def test_what_a_strategy_leaves_in_its_process_reaches_no_other_stage(
     plan = replace(plan, plugin_paths=(Path("poison.py"),), cache=Path("cache"))
     summary = local.run(plan, Path("out"), workers=1, progress=lambda event: None)
     assert (summary.finished, summary.failed) == (len(plan.stages), 0)
-    results = pd.read_parquet(tmp_path / "out" / "results.parquet").set_index(["arm", "budget"])["loss"]
-    poisoned, clean = results["transformer/poison"], results["transformer/zero_pad(scaled=false)"]
-    assert poisoned.tolist() == clean.tolist()  # the same growth, and the same training after it
+    assert clean.keys() < plan.stages.keys()
+    assert toy.unchanged(Store(tmp_path / "out").records(), clean)
+    results = pd.read_parquet(tmp_path / "out" / "results.parquet").groupby("arm")["loss"].agg(list)
+    assert results["transformer/poison"] == results["transformer/zero_pad(scaled=false)"]  # the same growth
     said = capfd.readouterr()
-    assert said.out == ""
+    assert said.out == ""  # it is the command's, for its result
     assert "a word from a plugin" in said.err
     assert "a word from its child" in said.err
 
