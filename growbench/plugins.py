@@ -5,17 +5,22 @@ folders, entry points of installed distributions, files and folders given by the
 """
 
 import ast
+import builtins
 import difflib
 import hashlib
 import importlib
+import math
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.machinery import ModuleSpec
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 
@@ -95,11 +100,25 @@ def find(kind: str, name: str, extra: Sequence[Path] = ()) -> Plugin:
 
 
 def load(kind: str, name: str, extra: Sequence[Path] = ()) -> type[Any]:
-    """Import one plugin and return its class; errors as `find`."""
+    """Import one plugin and return its class; errors as `find`, and ValueError where it cannot be imported."""
     plugin = find(kind, name, extra)
-    module = importlib.import_module(plugin.module) if plugin.module else _import_file(plugin)
-    loaded: type[Any] = getattr(module, plugin.cls)
+    with blamed(plugin, "cannot be imported"):
+        module = importlib.import_module(plugin.module) if plugin.module else _import_file(plugin)
+        loaded: type[Any] = getattr(module, plugin.cls)
     return loaded
+
+
+@contextmanager
+def blamed(plugin: Plugin, what: str) -> Iterator[None]:
+    """Around a plugin's own code: whatever it raises, sys.exit too, is a ValueError that names it and its file."""
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        said = " ".join(str(error).split())
+        why = said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}".removesuffix(": ")
+        raise ValueError(f"{plugin.kind} {plugin.name!r} ({plugin.origin}) {what}: {why}") from error
 
 
 def check(plugin: Plugin, parameters: Mapping[str, object]) -> None:
@@ -111,6 +130,9 @@ def check(plugin: Plugin, parameters: Mapping[str, object]) -> None:
         if key not in plugin.fields:
             hint = nearest(key, plugin.fields)
             raise ValueError(f"{plugin.kind} {plugin.name!r} has no parameter {key!r}{hint}")
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, float) and not math.isfinite(item) for item in items):
+            raise ValueError(f"{plugin.kind} {plugin.name!r}: {key} must be finite, not {value!r}")
         annotation = plugin.fields[key].partition(" = ")[0]
         allowed = _allowed(ast.parse(annotation, mode="eval").body)
         if any(_admits(choice, value) for choice in allowed):
@@ -166,7 +188,11 @@ def _given(kind: str, extra: Sequence[Path]) -> Iterator[Plugin]:
     for given in extra:
         if not given.exists():
             raise ValueError(f"there is no plugin file or folder {given}: check the path given with --plugin.")
-        for path in _plugin_files(given.resolve()):
+        if not (files := _plugin_files(given.resolve())):
+            raise ValueError(
+                f"the folder {given} holds no plugin: give a .py file, or a folder of them, with --plugin."
+            )
+        for path in files:
             if path not in seen and _kind_of(path) == kind:
                 yield _read(kind, path.stem, path, origin=f"file {path}")
             seen.add(path)
@@ -200,7 +226,7 @@ def _module_file(module: str) -> Path | None:
 
 
 def _files_of(base: Path) -> list[Path]:
-    return [file.resolve() for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()]
+    return [file.resolve() for file in (base / "__init__.py", base.with_suffix(".py")) if file.is_file()]
 
 
 # --- reading one file ----------------------------------------------------------------------------------------------
@@ -298,24 +324,74 @@ def _admits(choice: object, value: object) -> bool:
 # --- imports --------------------------------------------------------------------------------------------------------
 
 
+class _Loader(SourceFileLoader):
+    """Runs a file of a given folder, as its source is now, with the folder's own modules first in its imports."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)  # __pycache__ may be a second behind
+
+    def exec_module(self, module: ModuleType) -> None:
+        package = module.__name__.partition(".")[0]
+
+        def own_first(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+            top = name.partition(".")[0]
+            own = f"{package}.{top}"
+            if level or top == "growbench" or own == module.__name__ or not _has(own, top):
+                return builtins.__import__(name, globals, locals, fromlist, level)
+            found = importlib.import_module(f"{package}.{name}")
+            return builtins.__import__(found.__name__, fromlist=fromlist) if fromlist else sys.modules[own]
+
+        vars(module)["__builtins__"] = vars(builtins) | {"__import__": own_first}  # also of imports inside functions
+        super().exec_module(module)
+
+
+def _has(own: str, top: str) -> bool:
+    """Whether a folder holds that module; a folder without code is one only where nothing else is called so."""
+    spec = find_spec(own)
+    return spec is not None and (spec.origin is not None or find_spec(top) is None)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of given folders, each below a package of its own, so that equal names do not meet."""
+
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if fullname.partition(".")[0] not in self.packages:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(fullname, spec.loader.path)
+        return spec
+
+
+_FINDER = _Finder()
+
+
 def _import_file(plugin: Plugin) -> Any:
-    """Import a file given by path under a name of its own, with its folder importable meanwhile for its helpers."""
+    """Import a file given by path into a package of its own, named after its place and source, with its helpers."""
     assert plugin.path is not None, plugin
-    name = f"growbench_plugin_{plugin.name}_{source_hash(plugin)[:12]}"
+    identity = hashlib.sha256(f"{plugin.path} {source_hash(plugin)}".encode()).hexdigest()
+    package = f"growbench_plugin_{identity[:16]}"
+    name = f"{package}.{plugin.name}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = spec_from_file_location(name, plugin.path)
-    assert isinstance(spec, ModuleSpec), plugin
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    _FINDER.packages.add(package)
+    sys.modules[package] = module_from_spec(ModuleSpec(package, None, is_package=True))
+    sys.modules[package].__path__ = [str(plugin.path.parent)]
+    spec = spec_from_file_location(name, plugin.path, loader=_Loader(name, str(plugin.path)))
+    assert spec is not None, plugin
     assert spec.loader is not None, plugin
     module = sys.modules[name] = module_from_spec(spec)  # dataclasses look their module up while it is being run
-    sys.path.insert(0, str(plugin.path.parent))
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        for made in [made for made in sys.modules if made.partition(".")[0] == package]:
+            del sys.modules[made]
         raise
-    finally:
-        sys.path.remove(str(plugin.path.parent))
     return module
 
 
@@ -334,7 +410,7 @@ def _home(plugin: Plugin) -> tuple[Path, str]:
 
 def _imported_files(path: Path, homes: Sequence[tuple[Path, str]]) -> Iterator[Path]:
     """Yield the files that one file imports, as far as they lie in a home: a (folder, its dotted name) pair."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(path.read_bytes(), filename=str(path))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -349,7 +425,13 @@ def _imported_files(path: Path, homes: Sequence[tuple[Path, str]]) -> Iterator[P
                 (root, name.removeprefix(prefix).removeprefix("."))
                 for root, prefix in homes
                 for name in names
-                if not prefix or name == prefix or name.startswith(f"{prefix}.")
+                if _below(name, prefix) or (not prefix and path.is_relative_to(root) and not _below(name, "growbench"))
             ]
         for folder, name in places:
-            yield from _files_of(folder.joinpath(*name.split(".")))
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):  # a package runs before its modules
+                yield from _files_of(folder.joinpath(*parts[:end]))
+
+
+def _below(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")

@@ -1,6 +1,7 @@
 """Discovery: what is listed is what is there, nothing is imported by listing, and a name means one plugin."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,80 @@ def test_a_given_file_is_loaded_with_its_helpers_and_leaves_no_trace_on_the_path
     assert plugins.load("strategy", "mine", [path]).rank == 7
 
 
+def test_helpers_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
+    source = (
+        "import _common\nimport _tools.deep\nfrom growbench.strategy import Strategy\n"
+        "class {name}(Strategy):\n    noise = _common.NOISE + _tools.deep.NOISE\n    def late(self):\n"
+        "        from _late import NOISE\n        import json, random\n        return NOISE, random.NOISE, json.dumps\n"
+    )
+    loaded = []
+    for noise, name in enumerate(("Ours", "Theirs"), start=1):
+        folder = tmp_path / name
+        for helper in ("_base.py", "_tools/deep.py", "random.py"):
+            write(folder, helper, f"NOISE = {noise}\n")
+        for helper in ("_common.py", "_late.py"):
+            write(folder, helper, "from _base import NOISE\n")
+        (folder / "json").mkdir()  # of results, say
+        path = write(folder, f"{name.lower()}.py", source.format(name=name))
+        loaded.append((noise, plugins.load("strategy", name.lower(), [path])))
+    for noise, cls in loaded:
+        assert cls.noise == 2 * noise
+        assert cls().late() == (noise, noise, json.dumps)
+    assert not {"_common", "_late", "_tools", "_base"} & sys.modules.keys()
+
+
+def test_the_hash_is_of_the_code_that_runs(tmp_path: Path) -> None:
+    helper = write(tmp_path, "_common.py", "NOISE = 1\n")
+    path = write(tmp_path, "mine.py", "import _common\nclass Mine:\n    noise = _common.NOISE\n")
+
+    def both() -> tuple[str, int]:
+        return plugins.source_hash(plugins.find("strategy", "mine", [path])), plugins.load(
+            "strategy", "mine", [path]
+        ).noise
+
+    first = both()
+    helper.write_text("NOISE = 2\n")  # as long as before, in the same second
+    second = both()
+    assert (first[1], second[1]) == (1, 2)
+    assert first[0] != second[0]
+    write(tmp_path, "growbench/strategy.py", "")  # a checkout beside it is not what is imported
+    path.write_text(path.read_text() + "import growbench.strategy\n")
+    third = both()[0]
+    write(tmp_path, "growbench/strategy.py", "# changed\n")
+    assert both()[0] == third
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+        ("raise RuntimeError('no\\nluck')\n", "RuntimeError: no luck"),
+        ("import absent_of_mine\n", "ModuleNotFoundError: No module named 'absent_of_mine'"),
+        ("import _broken\n", "SyntaxError: invalid syntax (_broken.py, line 1)"),
+        ("raise ValueError('give more')\n", "give more"),
+        ("assert False\n", "AssertionError"),
+    ],
+)
+def test_a_plugin_that_fails_at_import_is_named_with_its_file(tmp_path: Path, source: str, why: str) -> None:
+    write(tmp_path, "_broken.py", "class (:\n")
+    path = write(tmp_path, "mine.py", source + "class Mine: pass\n")
+    with pytest.raises(ValueError, match="mine") as caught:
+        plugins.load("strategy", "mine", [path])
+    assert str(caught.value) == f"strategy 'mine' (file {path}) cannot be imported: {why}"
+
+
+def test_an_interrupt_is_nobody_s_fault(tmp_path: Path) -> None:
+    path = write(tmp_path, "mine.py", "raise KeyboardInterrupt\nclass Mine: pass\n")
+    with pytest.raises(KeyboardInterrupt):
+        plugins.load("strategy", "mine", [path])
+
+
+def test_a_folder_without_plugins_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "_helper.py", "")
+    with pytest.raises(ValueError, match=r"the folder .* holds no plugin: give a \.py file"):
+        plugins.discover("task", [tmp_path])
+
+
 def test_an_entry_point_is_listed_unimported_and_loaded_by_its_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +328,9 @@ def test_the_hash_of_a_given_file_includes_helpers_and_built_ins_and_not_its_pla
         ({"rank": True}, "rank must be int, not True"),
         ({"noise": "loud"}, "noise must be float | None, not 'loud'"),
         ({"factor": "rescald"}, "not 'rescald': did you mean rescaled?"),
+        ({"noise": float("inf")}, "noise must be finite, not inf"),
+        ({"rank": float("nan")}, "rank must be finite, not nan"),
+        ({"noise": [1.0, float("-inf")]}, "noise must be finite, not [1.0, -inf]"),
         ({"factor": 3}, "factor must be Literal['held', 'rescaled'], not 3"),
     ],
 )
