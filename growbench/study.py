@@ -6,14 +6,24 @@ knows neither: plan.py resolves them.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from growbench.plugins import nearest
 
@@ -57,6 +67,12 @@ def _numbers(value: object) -> object:
         raise ValueError(f"give numbers and ranges, counted from 0, as in 2-4 or 0, 3; not {value!r}")
     ends = [[int(end) for end in word.split("-")] for word in value.split(",")]
     return [number for end in ends for number in range(end[0], end[-1] + 1)]
+
+
+def _folder_name(name: str) -> str:
+    if not name.strip() or name.startswith(".") or re.search(r"[/\\]", name):
+        raise ValueError(f"it names the folder of results: give a name without / or \\ or a leading dot, not {name!r}")
+    return name
 
 
 class _Part(BaseModel):
@@ -193,7 +209,7 @@ class Train(_Part):
 class Study(_Part):
     """A study file. `ladders` gives each architecture its rungs, smallest first; a rung is the fields of a Shape."""
 
-    study: str
+    study: Annotated[str, AfterValidator(_folder_name)]
     about: str
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
     seeds: Count
@@ -207,6 +223,11 @@ class Study(_Part):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         rungs = {name: len(ladder) for name, ladder in self.ladders.items()}
+        for name in rungs:
+            if not name.strip() or "/" in name:
+                raise ValueError(
+                    f"an arm is named ARCHITECTURE/STRATEGY: call the ladder {name!r} something without a /"
+                )
         if len(set(rungs.values())) > 1:
             counts = ", ".join(f"{name} {count}" for name, count in rungs.items())
             raise ValueError(f"all ladders need the same number of rungs, these have: {counts}")
@@ -272,16 +293,36 @@ def read_study(name_or_path: str | Path) -> Study:
         return parse_study(_folder().joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name)
     path = Path(name_or_path)
     if path.is_file():
-        return parse_study(path.read_text(encoding="utf-8"), name)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name} is not a study: byte {error.start} is not UTF-8 text") from None
+        return parse_study(text, name)
     if path.suffix in (".yaml", ".yml"):
         raise ValueError(f"there is no study file {name}")
     raise ValueError(f"unknown study {name!r}{nearest(name, shipped())} (or give the path of a study file)")
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                if first := lines.get((key.tag, key.value)):
+                    said = f"the key {key.value!r} stands twice, first in line {first}"
+                    raise yaml.MarkedYAMLError(problem=said, problem_mark=key.start_mark)
+                lines[key.tag, key.value] = line
+        return node
+
+
 def parse_study(text: str, origin: str) -> Study:
     """Return the study that a text describes; `origin` is what the error sentence calls it."""
     try:
-        written = yaml.safe_load(text)
+        written = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
@@ -296,9 +337,24 @@ def parse_study(text: str, origin: str) -> Study:
 
 def _validated(written: Mapping[Any, object], origin: str) -> Study:
     try:
-        return Study.model_validate(written)
+        study = Study.model_validate(written)
     except ValidationError as error:
         raise ValueError(f"{origin}: {_sentence(error)}") from None
+    for text in _texts(study.model_dump(exclude={"about"})):
+        if any(unicodedata.category(character) == "Cc" for character in text):
+            raise ValueError(f"{origin}: {text!r} holds a line break or another control character: remove it")
+    return study
+
+
+def _texts(written: object) -> Iterator[str]:
+    """Yield every key and value that is text."""
+    if isinstance(written, Mapping):
+        written = [*written, *written.values()]
+    if isinstance(written, list | tuple):
+        for item in written:
+            yield from _texts(item)
+    elif isinstance(written, str):
+        yield written
 
 
 def _sentence(error: ValidationError) -> str:

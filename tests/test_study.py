@@ -147,6 +147,31 @@ def test_a_study_cannot_be_changed() -> None:
             "small.yaml: strategy 'scratch': no ladder is named 'transfromer': did you mean transformer?",
         ),
         (
+            {"ladders": {"a/b": [{"layers": 1}, {"layers": 2}]}},
+            "small.yaml: an arm is named ARCHITECTURE/STRATEGY: call the ladder 'a/b' something without a /",
+        ),
+        *(
+            (
+                {"study": name},
+                "small.yaml: study: it names the folder of results: give a name without / or \\ or a leading dot, "
+                f"not {name!r}",
+            )
+            for name in ("../up", "/tmp/away", "a\\b", ".hidden", "..", " ")
+        ),
+        ({"study": ""}, "small.yaml: study: String must have at least 1 character, not ''"),
+        (
+            {"study": "a\x1b[31m"},
+            "small.yaml: 'a\\x1b[31m' holds a line break or another control character: remove it",
+        ),
+        (
+            {"strategies": [{"name": "scratch", "arm": "s\x00"}]},
+            "small.yaml: 's\\x00' holds a line break or another control character: remove it",
+        ),
+        (
+            {"schedules": {"x\x07": {}}},
+            "small.yaml: 'x\\x07' holds a line break or another control character: remove it",
+        ),
+        (
             {"strategies": ["scratch", "scratch"]},
             "small.yaml: the arm 'scratch' stands twice on tokenformer: give one of them an `arm` label or remove it",
         ),
@@ -162,6 +187,14 @@ def test_a_mistake_is_answered_by_one_sentence(parts: dict[str, Any], sentence: 
     ("text", "sentence"),
     [
         ("tasks: [a\nseeds: 3\n", "mine.yaml is not YAML: line 2: expected ',' or ']', but got ':'"),
+        (
+            "study: a\nseeds: 3\nbudget: {tokens: 1}\nseeds: 5\n",
+            "mine.yaml is not YAML: line 4: the key 'seeds' stands twice, first in line 2",
+        ),
+        (
+            "study: a\nbudget:\n  tokens: 1\n  'tokens': 2\n",
+            "mine.yaml is not YAML: line 4: the key 'tokens' stands twice, first in line 3",
+        ),
         ("- a\n", "mine.yaml is not a study: a study file is a mapping that begins with `study: NAME`"),
         ("", "mine.yaml is not a study: a study file is a mapping that begins with `study: NAME`"),
     ],
@@ -185,6 +218,16 @@ def test_a_study_is_found_by_name_or_by_path(tmp_path: Path) -> None:
         read_study("qiuck")
     with pytest.raises(ValueError, match=r"there is no study file .*yours\.yaml"):
         read_study(tmp_path / "yours.yaml")
+    path.write_bytes(b"study: caf\xe9\n")
+    with pytest.raises(ValueError, match=r"mine\.yaml is not a study: byte 10 is not UTF-8 text$"):
+        read_study(path)
+
+
+def test_a_mapping_merged_into_two_is_not_a_key_twice() -> None:
+    text = changed().replace("budget:\n", "budget:\n  <<: &b {cooldown: 0.2, tokens: 1}\n")
+    text += "schedules: {late: {<<: {split: [0.6]}, split: [0.7]}}\n"
+    study = parse_study(text, "small.yaml")
+    assert (study.budget.cooldown, study.budget.tokens, study.schedules["late"].split) == (0.2, 4096, (0.7,))
 
 
 @pytest.mark.parametrize("name", shipped())
