@@ -19,7 +19,11 @@ from growbench.strategy import Ramp
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A state, its frozen entries (boolean masks by weight name), and ramps with the position at which they began."""
+    """A state, its frozen entries (boolean masks by weight name), and ramps with the position at which they began.
+
+    Masks and ramps are those of the last growth: its frozen entries take the place of earlier ones, and it is refused
+    while an earlier ramp has not ended.
+    """
 
     state: State
     frozen: Mapping[str, Tensor] = field(default_factory=dict)

@@ -34,6 +34,7 @@ from growbench.checkpoint import Checkpoint
 from growbench.model import LanguageModel
 from growbench.parametrization import Parametrization
 from growbench.shape import Shape
+from growbench.state import State, normed_axes
 from growbench.store import CHECKPOINT, CURVE, EVENTS, Record, Stage, Status, Store, canonical
 from growbench.strategy import Growth, Probe, gradients
 from growbench.task import Data, Stream, evaluation
@@ -123,32 +124,43 @@ def execute(
     """Run one stage and put its folder in place. Divergence and errors end in a record too, with their reason."""
     started, clock = datetime.now(UTC), time.monotonic()
     events = [{"event": "started", "at": started.isoformat(timespec="milliseconds")}]
+
+    def write(outcome: Outcome) -> Record:
+        ended = {"event": outcome.status, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        record = Record.of(
+            stage,
+            **{name: getattr(outcome, name) for name in ("status", "reason", "tokens", "flops", "measures")},
+            started=started.isoformat(timespec="milliseconds"),
+            wall_s=time.monotonic() - clock,
+            peak_memory_bytes=_peak_memory(),
+            restarts=restarts,
+            environment=environment(),
+        )
+
+        def fill(folder: Path) -> None:
+            text = "".join(canonical(event) + "\n" for event in (*events, ended))
+            (folder / EVENTS).write_text(text, encoding="utf-8")
+            if outcome.checkpoint:
+                trained_on = stage.kind != "cooldown" or stage.identity["grows"]
+                outcome.checkpoint.save(folder / CHECKPOINT, moments=trained_on)
+            if outcome.curve:
+                pd.DataFrame(outcome.curve).to_parquet(folder / CURVE, index=False)
+
+        return store.write(record, fill)
+
+    def failed(error: BaseException) -> Record:
+        events.append({"event": "error", "text": "".join(traceback.format_exception(error))})
+        return write(Outcome(status="failed", reason=f"{type(error).__name__}: {error}"))
+
     try:
         parent = Checkpoint.load(store.folder(stage.parent) / CHECKPOINT) if stage.parent else None
         outcome = run(stage, Bench(identity=stage.identity, plugin_paths=plugin_paths, cache=cache), parent, notify)
     except (Exception, SystemExit) as error:  # a plugin's sys.exit ends its stage, not the worker
-        outcome = Outcome(status="failed", reason=f"{type(error).__name__}: {error}")
-        events.append({"event": "error", "text": "".join(traceback.format_exception(error))})
-    events.append({"event": outcome.status, "at": datetime.now(UTC).isoformat(timespec="milliseconds")})
-    record = Record.of(
-        stage,
-        **{name: getattr(outcome, name) for name in ("status", "reason", "tokens", "flops", "measures")},
-        started=started.isoformat(timespec="milliseconds"),
-        wall_s=time.monotonic() - clock,
-        peak_memory_bytes=_peak_memory(),
-        restarts=restarts,
-        environment=environment(),
-    )
-
-    def fill(folder: Path) -> None:
-        (folder / EVENTS).write_text("".join(canonical(event) + "\n" for event in events), encoding="utf-8")
-        if outcome.checkpoint:
-            trained_on = stage.kind != "cooldown" or stage.identity["grows"]
-            outcome.checkpoint.save(folder / CHECKPOINT, moments=trained_on)
-        if outcome.curve:
-            pd.DataFrame(outcome.curve).to_parquet(folder / CURVE, index=False)
-
-    return store.write(record, fill)
+        return failed(error)
+    try:
+        return write(outcome)
+    except (RuntimeError, TypeError, ValueError) as error:  # a strategy returned what no checkpoint can hold
+        return failed(error)
 
 
 def _peak_memory() -> int:
@@ -307,19 +319,31 @@ def validate(bench: Bench, net: LanguageModel, masks: Mapping[str, Tensor]) -> t
 
 def grow(bench: Bench, parent: Checkpoint) -> Outcome:
     """Grow the parent by the identity's strategy, and measure what that changed."""
-    identity, source = bench.identity, parent.state
+    identity, source, start = bench.identity, parent.state, parent.state.tokens
+    if masks := parent.multipliers(start):
+        raise ValueError(
+            f"an earlier growth's ramp of {', '.join(sorted(masks))} has not ended at token {start:,}, where the next "
+            "growth is: shorten the ramp, or grow later"
+        )
     spec, shape = identity["strategy"], Shape.read(identity["shape"])
     if plugins.source_hash(plugins.find("strategy", spec["name"], bench.plugin_paths)) != spec["plugin"]:
         raise ValueError(f"the source of strategy {spec['name']} changed since the run was planned: run it again")
     strategy = plugins.load("strategy", spec["name"], bench.plugin_paths)(**spec["parameters"])
-    probe = Probe(lambda used: bench.batch(source.tokens + used), strategy.probe_batches)
-    rng = generator(identity["seed"], "grow", source.tokens)
+    probe = Probe(lambda used: bench.batch(start + used), strategy.probe_batches)
+    rng = generator(identity["seed"], "grow", start)
+    before = measure(bench, source, {})  # now: a strategy may write into its source
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         growth = strategy.grow(source, shape, probe, rng)
     counted = float(counter.get_total_flops())
-    check(growth, shape)
+    try:
+        check(growth, shape)
+        check_tensors(growth.state, bench.dtype)
+        if growth.state.scaling != source.scaling:
+            raise ValueError("it returned another parametrization: keep the source's scaling")
+    except ValueError as error:
+        raise ValueError(f"strategy {spec['name']}: {error}") from None
     grown = growth.state if identity["moments"] == "carried" else growth.state.reset()
-    growth = replace(growth, state=replace(grown, tokens=source.tokens + probe.tokens))
+    growth = replace(growth, state=replace(grown, tokens=start + probe.tokens))
     out = Outcome(
         checkpoint=Checkpoint(
             state=growth.state, frozen=growth.frozen, ramps=growth.ramps, ramp_start=growth.state.tokens
@@ -327,12 +351,12 @@ def grow(bench: Bench, parent: Checkpoint) -> Outcome:
         tokens=probe.tokens,
         flops={"growth": max(counted - probe.flops, 0.0), "probe": probe.flops},
     )
-    measure_growth(bench, parent, growth, out)
+    measure_growth(bench, before, growth, out)
     return out
 
 
 def check(growth: Growth, shape: Shape) -> None:
-    """Raise ValueError where a strategy returned what the engine cannot train: other sizes, masks or ramps."""
+    """Raise ValueError where a strategy returned what the engine cannot train: other sizes, names, masks or ramps."""
     state = growth.state
     if state.shape != shape:
         raise ValueError(f"the strategy returned the shape {state.shape}, and its target says {shape}")
@@ -340,9 +364,17 @@ def check(growth: Growth, shape: Shape) -> None:
         found = tuple(state.weights[name].shape) if name in state.weights else None
         if found != weight.sizes:
             raise ValueError(f"the strategy returned the weight {name} with sizes {found}, not {weight.sizes}")
+    if extra := sorted(state.weights.keys() - shape.weights.keys()):
+        raise ValueError(f"the strategy returned a weight {extra[0]} that the shape does not have")
+    if state.norms.keys() != {str(axis) for axis in normed_axes(shape)}:
+        raise ValueError(
+            "norms does not name the normed axes of the target: keep those of state.widen or state.recount"
+        )
     for name, mask in growth.frozen.items():
         if name not in shape.weights or mask.dtype != torch.bool or tuple(mask.shape) != shape.weights[name].sizes:
             raise ValueError(f"frozen[{name!r}] must be a boolean mask of the weight {name!r}, of its sizes")
+    if all(name in growth.frozen and bool(growth.frozen[name].all()) for name in shape.weights):
+        raise ValueError("every weight is frozen: leave the new ones out of frozen")
     ramped = {str(axis): size for axis, size in shape.axes.items() if not axis.name.endswith(("key", "vocab", "_rank"))}
     ramped["layer"] = shape.layers
     for ramp in growth.ramps:
@@ -354,25 +386,57 @@ def check(growth: Growth, shape: Shape) -> None:
             )
 
 
-def measure_growth(bench: Bench, parent: Checkpoint, growth: Growth, out: Outcome) -> None:
+def check_tensors(state: State, dtype: torch.dtype) -> None:
+    """Raise ValueError where a grown state's tensors have another dtype, or its moments are none that Adam can have."""
+    if not state.first.keys() == state.second.keys() == state.steps.keys() <= state.weights.keys():
+        raise ValueError("first, second and steps do not name the same weights: carry or reset all three")
+    groups = {"weight": state.weights, "first moment": state.first, "second moment": state.second}
+    for group, named in groups.items():
+        for name, tensor in named.items():
+            if tensor.dtype != dtype:
+                raise ValueError(f"the {group} {name} is {tensor.dtype}, and the source's {dtype}: keep the source's")
+            if tensor.shape != state.weights[name].shape:
+                raise ValueError(f"the {group} {name} has not its sizes: carry it with state.widen, or reset")
+    for name, second in state.second.items():
+        if not (state.first[name].isfinite().all() and second.isfinite().all() and (second >= 0).all()):
+            raise ValueError(
+                f"the moments of {name} are not finite, or a second one is negative: carry them with state.widen "
+                "(axes.transport_square squares the maps), or return state.reset()"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A model on fixed validation windows: its logits on the first of them, its loss on all, and their FLOPs."""
+
+    logits: Tensor
+    loss: float
+    flops: float
+
+
+def measure(bench: Bench, measured: State, masks: Mapping[str, Tensor]) -> Measured:
+    """What growth is to be compared by."""
+    net = measured.model()
+    loss, flops = validate(bench, net, masks)
+    with torch.no_grad():
+        return Measured(logits=net(bench.valid[:EVAL_WINDOWS, :-1]), loss=loss, flops=flops)
+
+
+def measure_growth(bench: Bench, before: Measured, growth: Growth, out: Outcome) -> None:
     """Largest logit change, loss jump and alive share, right after growth; charged to evaluation."""
     assert out.checkpoint is not None
-    before, after = parent.state.model(), growth.state.model()
     start = growth.state.tokens
-    loss_before, flops_before = validate(bench, before, parent.multipliers(parent.state.tokens))
-    loss_after, flops_after = validate(bench, after, out.checkpoint.multipliers(start))
-    with torch.no_grad():
-        windows = bench.valid[:EVAL_WINDOWS, :-1]
-        gap = (after(windows) - before(windows)).abs().max().item()
+    after = measure(bench, growth.state, out.checkpoint.multipliers(start))
+    gap = (after.logits - before.logits).abs().max().item()
     batch = bench.batch(start)
-    out.flops["eval"] = flops_before + flops_after + ledger.train_flops(growth.state.shape) * batch[:, 1:].numel()
+    out.flops["eval"] = before.flops + after.flops + ledger.train_flops(growth.state.shape) * batch[:, 1:].numel()
     out.measures |= {
         "growth_gap": gap if math.isfinite(gap) else None,
-        "growth_loss_jump": loss_after - loss_before if math.isfinite(loss_after) else None,
+        "growth_loss_jump": after.loss - before.loss if math.isfinite(after.loss) else None,
         "alive_share": alive_share(growth, gradients(growth.state, batch)),
     }
     rate = bench.identity["train"]["learning_rate"]
-    out.curve.append({"tokens": start, "loss": loss_after, "train_loss": math.nan, "learning_rate": rate})
+    out.curve.append({"tokens": start, "loss": after.loss, "train_loss": math.nan, "learning_rate": rate})
 
 
 def alive_share(growth: Growth, found: Mapping[str, Tensor]) -> float | None:

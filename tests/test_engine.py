@@ -4,6 +4,7 @@ import ast
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,42 @@ def test_what_growth_changed_is_measured_on_fixed_batches(toy_run: toy.Run, tmp_
         assert (before.tokens, after.tokens) == (20 * toy.STEP, 20 * toy.STEP)
 
 
+def test_a_strategy_that_writes_into_its_source_hides_no_gap(tmp_path: Path) -> None:
+    source = toy.PROBING.replace('scale=(new / old) ** 0.5 if axis.admits == "isometry" else 1.0', "scale=2.0")
+    gaps: list[Mapping[str, float | None]] = []
+    for line in ("pass", "[w.zero_() for w in state.weights.values()]"):
+        written = source.replace("        probe.batch()\n        growth = super().grow(state, shape, probe, rng)",
+                                 "        probe.batch()\n        growth = super().grow(state, shape, probe, rng)\n"
+                                 f"        with torch.no_grad():\n            {line}")  # fmt: skip
+        assert line in written
+        plan = toy.plan(tmp_path, plugins=[toy.plugin(tmp_path, "probing", written)], strategies=["probing"])
+        records = toy.work(plan, tmp_path / str(len(gaps)))
+        gaps.append(next(record.measures for record in records.values() if record.kind == "grow"))
+    assert gaps[0]["growth_gap"]
+    assert gaps[0] == gaps[1]
+
+
+def test_growth_is_refused_while_an_earlier_ramp_has_not_ended(tmp_path: Path) -> None:
+    probing = toy.plugin(tmp_path, "probing", toy.PROBING)
+    ladder = [toy.LADDERS["transformer"][0] | {"ffn": 16 * times} for times in (1, 2, 3)]
+    told = {}
+    for fade in (toy.STEP * 8, toy.STEP * 14):
+        plan = toy.plan(
+            tmp_path, plugins=[probing], strategies=[{"name": "probing", "fade": fade}],
+            ladders={"transformer": ladder}, budget={"split": [0.3, 0.6]},
+        )  # fmt: skip
+        records = toy.work(plan, tmp_path / str(fade))
+        told[fade] = [record.reason for record in records.values() if record.kind == "grow"]
+    assert told == {
+        toy.STEP * 8: ["", ""],
+        toy.STEP * 14: [
+            "",
+            f"ValueError: an earlier growth's ramp of 0/ffn has not ended at token {24 * toy.STEP:,}, where the next "
+            "growth is: shorten the ramp, or grow later",
+        ],
+    }
+
+
 @pytest.mark.parametrize("moments", ["carried", "reset"])
 def test_moments_are_carried_or_reset_as_the_study_says(moments: str, tmp_path: Path) -> None:
     plan = toy.plan(tmp_path, strategies=["zero_pad"], train={"moments": moments})
@@ -324,6 +361,15 @@ def growths() -> dict[str, tuple[Growth, str]]:
         ),
         "a short ramp": (replace(good, ramps=(Ramp(axis="0/ffn", new=new[1:], tokens=1),)), "each of its 3 units"),
         "a ramp in no time": (replace(good, ramps=(Ramp(axis="0/ffn", new=new, tokens=0),)), "tokens > 0"),
+        "a weight too many": (
+            replace(good, state=replace(state, weights={**state.weights, "extra": embed})),
+            "a weight extra that the shape does not have",
+        ),
+        "an unknown norm": (replace(good, state=replace(state, norms={"0/ffn": 3.0})), "does not name the normed axes"),
+        "nothing to train": (
+            replace(good, frozen={name: torch.ones_like(w, dtype=torch.bool) for name, w in state.weights.items()}),
+            "every weight is frozen: leave the new ones out",
+        ),
     }
 
 
@@ -336,11 +382,61 @@ def test_a_strategy_s_return_value_is_checked(case: str) -> None:
         train.check(growth, shape)
 
 
+STATE = random_state(Shape(layers=1, residual=4, heads=1, key=2, value=2, ffn=3), 0)
+
+
+@pytest.mark.parametrize(
+    ("group", "changed", "sentence"),
+    [
+        (
+            "weights",
+            STATE.weights["0/q"].double(),
+            "the weight 0/q is torch.float64, and the source's torch.float32",
+        ),
+        (
+            "first",
+            STATE.first["0/q"].half(),
+            "the first moment 0/q is torch.float16, and the source's torch.float64",
+        ),
+        ("second", STATE.second["0/q"].bfloat16(), "the second moment 0/q is torch.bfloat16, and the source's"),
+        ("first", STATE.first["0/q"][:, :1], "the first moment 0/q has not its sizes: carry it with state.widen"),
+        ("second", STATE.second["0/q"][..., :1], "the second moment 0/q has not its sizes"),
+        ("first", torch.full_like(STATE.first["0/q"], torch.nan), "the moments of 0/q are not finite"),
+        ("second", torch.full_like(STATE.second["0/q"], torch.inf), "the moments of 0/q are not finite"),
+        ("second", -STATE.second["0/q"], "or a second one is negative: carry them with state.widen"),
+        ("first", None, "first, second and steps do not name the same weights: carry or reset all three"),
+        ("second", None, "do not name the same weights"),
+        ("steps", None, "do not name the same weights"),
+    ],
+)
+def test_tensors_of_another_type_and_impossible_moments_are_refused(
+    group: str, changed: torch.Tensor | None, sentence: str
+) -> None:
+    values = dict(getattr(STATE, group)) | {"0/q": changed}
+    if changed is None:
+        del values["0/q"]
+    changes: dict[str, Any] = {group: values}
+    train.check_tensors(STATE, torch.float64)
+    train.check_tensors(STATE.reset(), torch.float64)
+    with pytest.raises(ValueError, match=sentence):
+        train.check_tensors(replace(STATE, **changes), torch.float64)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
         ("probe.batch()", "probe.batch(), probe.batch()", "asked for probe batch 3 and declares 2: raise"),
         ("return replace(growth, state", "return None and replace(growth, state", "AttributeError: "),
+        (
+            "state=replace(growth.state, weights=weights)",
+            "state=replace(growth.state, weights={name: w.double() for name, w in weights.items()})",
+            "ValueError: strategy probing: the weight embed is torch.float64, and the source's torch.float32",
+        ),
+        (
+            "state=replace(growth.state, weights=weights)",
+            "state=replace(growth.state, weights=weights, first=growth.state.second)",  # which no checkpoint can hold
+            "RuntimeError: ",
+        ),
         ("return replace(growth, state", "raise SystemExit(3)\n        return replace(growth, state", "SystemExit: 3"),
     ],
 )
