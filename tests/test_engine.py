@@ -390,8 +390,8 @@ STATE = random_state(Shape(layers=1, residual=4, heads=1, key=2, value=2, ffn=3)
     [
         (
             "weights",
-            STATE.weights["0/q"].double(),
-            "the weight 0/q is torch.float64, and the source's torch.float32",
+            STATE.weights["0/q"].float(),
+            "the weight 0/q is torch.float32, and the source's torch.float64",
         ),
         (
             "first",
