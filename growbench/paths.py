@@ -10,17 +10,18 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Generator
 
 from growbench import __version__, ledger, plugins
+from growbench.axes import AxisMap, LayerMap
 from growbench.shape import Shape, partial, solve
 from growbench.state import changed
 from growbench.store import Stage, StageKind
 from growbench.strategy import Strategy
 from growbench.study import Schedule, StrategySpec, Study, TaskSpec
-from growbench.task import Data, windows
+from growbench.task import Data, Task, windows
 
 MATCHED = 0.01
 """How far non-embedding parameters may lie from the target's, relative, for sizes to count as matched."""
@@ -30,10 +31,15 @@ _CORE = (
     "strategy", "ledger", "checkpoint", "optimizer", "train", "task",
 )  # fmt: skip
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """An arm at one budget: its path of stage keys, the stages of owning every rung up to its own, and its size."""
+    """An arm at one budget: its path of stage keys, the stages of owning every rung up to its own, and its size.
+
+    ladder: empty where the path leaves rungs out, and so does not own them.
+    """
 
     budget: int
     path: tuple[str, ...]
@@ -91,11 +97,33 @@ def core_identity() -> str:
 
 def made_strategy(spec: StrategySpec, paths: tuple[Path, ...]) -> Strategy:
     """A study's strategy with its parameters; ValueError where there is none such."""
-    plugins.check(plugins.find("strategy", spec.name, paths), spec.parameters)
-    made = plugins.load("strategy", spec.name, paths)(**spec.parameters)
-    if not isinstance(made, Strategy):
-        raise ValueError(f"strategy {spec.name!r} is no growbench.strategy.Strategy: derive its class from that")
+    plugin = plugins.find("strategy", spec.name, paths)
+    plugins.check(plugin, spec.parameters)
+    loaded = plugins.load("strategy", spec.name, paths)
+    _derived(plugin, loaded, Strategy)
+    with plugins.blamed(plugin, "cannot be used"):
+        made: Strategy = loaded(**spec.parameters)
+        batches = _typed("probe_batches", made.probe_batches, int)
+        if isinstance(batches, bool) or batches < 0:
+            raise ValueError(f"probe_batches must be 0 or more, not {batches!r}")
+        if made.preserves not in ("function", "nothing"):
+            raise ValueError(f"preserves must be function or nothing, not {made.preserves!r}")
+        _typed("sterile", made.sterile, str)
     return made
+
+
+def _derived(plugin: plugins.Plugin, loaded: object, base: type) -> None:
+    """Raise ValueError for a plugin whose class does not derive from its kind's."""
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        named = f"{base.__module__}.{base.__name__}"
+        raise ValueError(f"{plugin.kind} {plugin.name!r} ({plugin.origin}) is no {named}: derive its class from that")
+
+
+def _typed(name: str, value: object, wanted: type[T]) -> T:
+    """What a plugin returned; ValueError where it is of another type."""
+    if not isinstance(value, wanted):
+        raise ValueError(f"{name} gives {type(value).__name__} where {wanted.__name__} is expected")
+    return value
 
 
 def _reachable(source: Shape, target: Shape) -> None:
@@ -264,17 +292,21 @@ class Builder:
         plugin = plugins.find("task", spec.name, self.plugin_paths)
         parameters = dict(spec.parameters)
         loaded = plugins.load("task", spec.name, self.plugin_paths)
+        _derived(plugin, loaded, Task)
         if spec.argument is not None:
             if not loaded.argument:
                 raise ValueError(f"task {spec.name!r} takes no argument: write it without {':' + spec.argument!r}")
             parameters[loaded.argument] = spec.argument
         plugins.check(plugin, parameters)
-        task = loaded(**parameters)
-        if lacking := task.missing(self.cache):
+        with plugins.blamed(plugin, "cannot be loaded"):
+            task = loaded(**parameters)
+            lacking = _typed("missing", task.missing(self.cache), str)
+        if lacking:
             raise ValueError(lacking)
-        data: Data = task.load(self.cache)
-        for stream in (data.train, data.valid):
-            windows(stream, self.study.train.context)
+        with plugins.blamed(plugin, "cannot be loaded"):
+            data = _typed("load", task.load(self.cache), Data)
+            for stream in (data.train, data.valid):
+                windows(stream, self.study.train.context)
         about = {
             "name": spec.label,
             "fingerprint": data.fingerprint,
@@ -309,7 +341,14 @@ class Builder:
                 common = self.common(identity, seed)
                 place = f"{task.label} seed {seed} {architecture}"
                 tree = Tree(builder=self, common=common, place=place, shapes=shapes)
+                taken: dict[str, str] = {}
                 for spec, strategy, name, points in tree.arms(made):
+                    if other := taken.get(name):
+                        raise ValueError(
+                            f"two arms are named {architecture}/{name}, one of {other} and one of {spec.words}: "
+                            "give one strategy another `arm` label"
+                        )
+                    taken[name] = spec.words
                     if isinstance(points, str):
                         self.skipped[f"{architecture}/{name}"] = points
                         continue
@@ -361,17 +400,20 @@ class Tree:
     def scratch_budgets(self) -> list[list[int]]:
         """Budget points of the scratch arm of each rung.
 
-        They are the study's, and under every schedule the tokens at which grown paths leave the rung; of the last rung
-        also those that cost what a grown path does, in total and continued.
+        They are the study's, and under every schedule the tokens at which grown paths leave the rung, and those that
+        cost what a grown path has cost by then; of the last rung those that cost what a grown path does, in total and
+        continued.
         """
         b = self.builder
+        rates = [ledger.train_flops(shape) for shape in self.shapes]
         found = [set(b.budgets) for _ in self.shapes]
         for when in b.whens:
+            cost, start = 0.0, 0
             for rung, left in zip(when.rungs, when.growths, strict=False):
-                found[rung].add(left)
+                cost, start = cost + rates[rung] * (left - start), left
+                found[rung].update((left, b.round(cost / rates[rung])))
             if when.growths:
-                rate = ledger.train_flops(self.shapes[-1])
-                found[-1].update(b.round(flops / rate) for flops in self.spent(when))
+                found[-1].update(b.round(flops / rates[-1]) for flops in self.spent(when))
         return [sorted(budgets) for budgets in found]
 
     @cached_property
@@ -402,7 +444,7 @@ class Tree:
         return b.cooldown(self.common, b.train(self.common, trunk, b.branch(budget), self.cuts), budget, grows)
 
     def point(self, trunk: Trunk, rung: int, target: int, source: Shape | None, owned: Sequence[Trunk]) -> Point:
-        """The arm's size at the end of a cooled path, and the stages of owning the rungs below as well."""
+        """The arm's size at the end of a cooled path, and the stages of owning the rungs below, where it owns all."""
         merged, goal = replace(trunk.shape, rank=0), self.shapes[target].params_non_embedding
         size = {
             "rung": rung,
@@ -414,7 +456,12 @@ class Tree:
             "params_target": goal,
         }
         ladder = {key for below in (*owned, trunk) for key in below.keys}
-        return Point(budget=trunk.tokens, path=trunk.keys, ladder=tuple(sorted(ladder)), size=size)
+        return Point(
+            budget=trunk.tokens,
+            path=trunk.keys,
+            ladder=tuple(sorted(ladder)) if len(owned) == rung else (),
+            size=size,
+        )
 
     # --- arms -----------------------------------------------------------------------------------------------------
 
@@ -434,7 +481,8 @@ class Tree:
                 elif found[0] or not when.name:
                     final, points = found
                     if final and final != self.shapes[-1] and points[-1].size["matched"]:
-                        others.setdefault(final, spec.restriction or f"@{name}")
+                        free = spec.restriction not in others.values() and spec.restriction
+                        others.setdefault(final, free or f"@{name}")
                     yield spec, strategy, name, points
         for spec, strategy in made:
             if not strategy.source:
@@ -473,15 +521,14 @@ class Tree:
         points: list[Point] = []
         source: Shape | None = None
         last = len(self.shapes) - 1
+        plugin = plugins.find("strategy", spec.name, b.plugin_paths)
         for rung, above, left in zip(when.rungs, when.rungs[1:], when.growths, strict=False):
-            try:
+            with plugins.blamed(plugin, f"cannot grow from rung {rung} of {self.place}"):
                 goal = self.goal(spec, trunk.shape, self.shapes[above])
-                if reason := made.supports(trunk.shape, goal):
+                if reason := _typed("supports", made.supports(trunk.shape, goal), str):
                     return reason
-                target = made.target(trunk.shape, goal)
+                target = _typed("target", made.target(trunk.shape, goal), Shape)
                 try_maps(made, trunk.shape, target)
-            except ValueError as error:
-                raise ValueError(f"{spec.label} cannot grow from rung {rung} of {self.place}: {error}") from None
             if target == trunk.shape and type(made).grow is Strategy.grow:
                 continue
             cooled = self.cooled(trunk, left, grows=when.decayed)
@@ -515,10 +562,10 @@ def try_maps(made: Strategy, source: Shape, target: Shape) -> None:
     if type(made).grow is not Strategy.grow and type(made).widen is Strategy.widen:
         return  # it grows without maps
     if target.layers > source.layers:
-        source = source.with_layers(made.deepen(source.layers, target.layers).source)
+        source = source.with_layers(_typed("deepen", made.deepen(source.layers, target.layers), LayerMap).source)
     if target.layers != source.layers:
         raise ValueError(f"deepen gives {source.layers} layers where {target.layers} are asked for")
     for axis, (old, new) in changed(source, target).items():
-        found = made.widen(axis, old, new, Generator().manual_seed(0))
+        found = _typed("widen", made.widen(axis, old, new, Generator().manual_seed(0)), AxisMap)
         if (found.old, found.new) != (old, new):
             raise ValueError(f"widen maps axis {axis} from {found.old} to {found.new} units, not {old} to {new}")

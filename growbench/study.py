@@ -136,6 +136,11 @@ class StrategySpec(_Part):
         return self.arm or self.name + _listed(self.parameters) + self.restriction
 
     @property
+    def words(self) -> str:
+        """The strategy and how it is labelled, for a sentence about two that clash."""
+        return f"{self.name} (arm: {self.arm})" if self.arm else self.label
+
+    @property
     def restriction(self) -> str:
         """The restriction in words, "" without one: [ffn], [attention, layers 2 3]."""
         words = [*(self.only or ()), *(["layers " + " ".join(map(str, self.layers))] if self.layers else ())]

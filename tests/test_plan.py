@@ -318,10 +318,10 @@ def test_rungs_of_unequal_size_across_architectures_are_refused(tmp_path: Path) 
         (
             "return zero_pad(old, new,",
             "return zero_pad(old, new + 1,",
-            "mine cannot grow from rung 0 .*: widen maps axis 0/head from 2 to 5 units, not 2 to 4",
+            r"strategy 'mine' \(file .*\) cannot grow from rung 0 .*: widen maps axis 0/head from 2 to 5 units, not 2 to 4",
         ),
         ("def widen", "def wider", "has no map for axis .*: override widen"),
-        ("(Strategy)", "", "is no growbench.strategy.Strategy: derive its class"),
+        ("(Strategy)", "", r"'mine' \(file .*\) is no growbench\.strategy\.Strategy: derive its class"),
         (
             '"""A pad of mine."""',
             "probe_batches = 20",
@@ -334,6 +334,82 @@ def test_a_strategy_that_cannot_do_it_is_said_before_anything_is_trained(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         planned(tmp_path, MINE.replace(old, new))
+
+
+FAULTS = [
+    ("def supports(self, source, target): raise KeyError('x')", "cannot grow from rung 0 of .*: KeyError: 'x'"),
+    ("def supports(self, source, target): exit(3)", "cannot grow from rung 0 of .*: SystemExit: 3"),
+    ("def supports(self, source, target): return None", "supports gives NoneType where str is expected"),
+    ("def target(self, source, target): return 1 / 0", "ZeroDivisionError: division by zero"),
+    ("def target(self, source, target): return {}", "target gives dict where Shape is expected"),
+    ("def widen(self, axis, old, new, rng): return old", "widen gives int where AxisMap is expected"),
+    ("def widen(self, axis, old, new, rng): return [][0]", "IndexError: list index out of range"),
+    ("def deepen(self, old, new): return (0, 1)", "deepen gives tuple where LayerMap is expected"),
+    ("probe_batches = -1", "cannot be used: probe_batches must be 0 or more, not -1"),
+    ("probe_batches = True", "cannot be used: probe_batches must be 0 or more, not True"),
+    ("probe_batches = 1.5", "cannot be used: probe_batches gives float where int is expected"),
+    ("probe_batches = property(lambda self: self.absent)", "cannot be used: AttributeError: 'Mine' object has no"),
+    ("preserves = 'all'", "preserves must be function or nothing, not 'all'"),
+    ("preserves = property(lambda self: 1 / 0)", "cannot be used: ZeroDivisionError"),
+    ("sterile = None", "sterile gives NoneType where str is expected"),
+    ("def __post_init__(self): raise ValueError('no')", "cannot be used: no$"),
+]
+
+
+@pytest.mark.parametrize(("fault", "sentence"), FAULTS, ids=[fault for fault, _ in FAULTS])
+def test_a_faulty_strategy_is_named_with_its_file_and_fault(fault: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"^strategy 'mine' \(file .*mine\.py\) .*{sentence}"):
+        planned(tmp_path, MINE + f"    {fault}\n")
+
+
+TASK = """
+from growbench.task import Data, Task
+class Words(Task):
+    def load(self, cache):
+        return Data.from_bytes(bytes(4000), bytes(400))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("def load", "def lode", "cannot be loaded: TypeError: .*abstract method"),
+        ("return Data", "return 1 / 0, Data", "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("return Data", "return str, Data", "cannot be loaded: load gives tuple where Data is expected"),
+        ("    def load", "    def missing(self, cache): exit()\n    def load", "cannot be loaded: SystemExit"),
+        (
+            "    def load",
+            "    def missing(self, cache): pass\n    def load",
+            "cannot be loaded: missing gives NoneType where str is",
+        ),
+        ("(4000)", "(4)", "cannot be loaded: a stream of 4 tokens is shorter than"),
+    ],
+)
+def test_a_faulty_task_is_named_with_its_file_and_fault(old: str, new: str, sentence: str, tmp_path: Path) -> None:
+    path = toy.plugin(tmp_path, "words", TASK)
+    assert toy.plan(tmp_path, strategies=["scratch"], tasks=["words"], plugins=[path]).arms
+    toy.plugin(tmp_path, "words", TASK.replace(old, new))
+    with pytest.raises(ValueError, match=rf"^task 'words' \(file .*words\.py\) {sentence}"):
+        toy.plan(tmp_path, strategies=["scratch"], tasks=["words"], plugins=[path])
+
+
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [
+        (
+            "scratch@0",
+            r"two arms are named transformer/scratch@0, one of zero_pad \(arm: scratch@0\) and one of scratch:",
+        ),
+        (
+            "net2net @late",
+            r"named transformer/net2net @late, one of zero_pad \(arm: net2net @late\) and one of net2net:",
+        ),
+    ],
+)
+def test_a_label_that_is_another_arm_s_name_is_refused(label: str, sentence: str, tmp_path: Path) -> None:
+    strategies = ["scratch", {"name": "zero_pad", "arm": label}, "net2net"]
+    with pytest.raises(ValueError, match=sentence + " give one strategy another `arm` label"):
+        toy.plan(tmp_path, strategies=strategies, schedules={"late": {"split": [0.6]}})
 
 
 def test_a_strategy_that_does_not_apply_is_listed_with_its_reason(tmp_path: Path) -> None:

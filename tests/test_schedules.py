@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from growbench.launch import local
-from growbench.paths import Arm
+from growbench.paths import Arm, Point
 from growbench.plan import Plan
 from growbench.shape import PARTS, Shape, partial
 from growbench.tables import tables
@@ -20,6 +20,23 @@ SMALL: dict[str, Any] = {"layers": 2, "residual": 8, "ffn": 16} | toy.HEADS
 WIDE: dict[str, Any] = {"layers": 2, "residual": 16, "ffn": 32} | toy.HEADS | {"heads": 4}
 TOKENS: dict[str, Any] = {"layers": 2, "residual": 16, "tokens": 4, "ffn": 16} | toy.HEADS | toy.EVERYWHERE
 MORE_TOKENS: dict[str, Any] = {"layers": 2, "residual": 16, "tokens": 8, "ffn": 32} | toy.HEADS | toy.EVERYWHERE
+
+
+OTHER = '''
+from dataclasses import replace
+from growbench.strategy import Strategy
+from growbench.maps import zero_pad
+
+
+class Other(Strategy):
+    """The same size less one unit in one layer."""
+
+    def target(self, source, target):
+        return replace(target, ffn=(target.at("ffn", 0) - 1, target.at("ffn", 1)))
+
+    def widen(self, axis, old, new, rng):
+        return zero_pad(old, new)
+'''
 
 
 def arms(plan: Plan) -> dict[str, Arm]:
@@ -82,6 +99,40 @@ def test_a_schedule_can_leave_rungs_out(tmp_path: Path) -> None:
     sizes = [point.size for point in found["zero_pad"].points]
     assert [size["rung"] for size in sizes] == [1, 2, 2]
     assert all(size["matched"] for size in sizes)
+    assert {point.ladder for point in found["zero_pad @direct"].points} == {()}  # it does not own the middle rung
+    for name in found.keys() - {"zero_pad @direct"}:
+        assert all(set(point.path) <= set(point.ladder) for point in found[name].points)
+
+
+def test_scratch_of_a_rung_on_the_way_has_a_point_at_the_grown_path_s_cost(tmp_path: Path) -> None:
+    ladder = [SMALL, SMALL | {"residual": 12, "ffn": 24, "heads": 3}, WIDE]
+    plan = toy.plan(
+        tmp_path,
+        strategies=["scratch", "zero_pad"],
+        ladders={"transformer": ladder},
+        budget={"split": [0.25, 0.5]},
+    )
+    found = arms(plan)
+
+    def cost(point: Point) -> float:
+        return sum(plan.stages[key].flops for key in point.path)
+
+    grown = cost(next(point for point in found["zero_pad"].points if point.size["rung"] == 1))
+    scratch = [cost(point) for point in found["scratch@1"].points]
+    step = plan.stages[found["scratch@1"].points[0].path[-1]]
+    assert min(abs(flops - grown) for flops in scratch) <= step.flops / step.tokens * toy.STEP / 2
+    assert min(scratch) < grown * 1.05 < max(scratch)
+
+
+def test_scratch_of_every_shape_has_a_name_of_its_own(tmp_path: Path) -> None:
+    plan = toy.plan(
+        tmp_path,
+        strategies=["scratch", {"name": "zero_pad", "only": "ffn"}, {"name": "other", "only": "ffn"}],
+        ladders={"transformer": [SMALL, WIDE]},
+        plugins=[toy.plugin(tmp_path, "other", OTHER)],
+    )
+    grown = {"zero_pad[ffn]", "other[ffn]"}
+    assert set(arms(plan)) == {"scratch", "scratch@0", "scratch[ffn]", "scratch@other[ffn]"} | grown
 
 
 def test_the_rate_rises_anew_after_growth(tmp_path: Path) -> None:
