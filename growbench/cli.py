@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from growbench.launch import Event
     from growbench.plan import Plan
 
+    Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+
 app = typer.Typer(
     name="growbench",
     help=growbench.__doc__,
@@ -44,12 +46,19 @@ app.add_typer(data, name="data")
 new = typer.Typer(help="A plugin to start from: new strategy NAME.")
 app.add_typer(new, name="new")
 
+
+def _path(text: str) -> Path:
+    if not text.strip():
+        raise typer.BadParameter("a path is empty, which would be the current folder: write . for that")
+    return Path(text)
+
+
 StudyArgument = Annotated[str, typer.Argument(help="A shipped study (`growbench list`) or the path of a study file.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the results; runs/STUDY if not given.")]
+Out = Annotated[Path | None, typer.Option(parser=_path, help="Folder of the results; runs/STUDY if not given.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds instead of the study's.")]
 Only = Annotated[str | None, typer.Option(help="Run the arms that match this pattern alone, e.g. 'zero_*'.")]
 PluginPaths = Annotated[
-    list[Path] | None, typer.Option("--plugin", help="A plugin file or a folder of them; repeatable.")
+    list[Path] | None, typer.Option("--plugin", parser=_path, help="A plugin file or a folder of them; repeatable.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -107,7 +116,7 @@ def run(
     from growbench.launch import local
 
     try:
-        with _progress() as show:
+        with _progress() as show, _guests():
             summary = local.run(plan, out=folder, workers=workers or _cores(), progress=show, command=_command())
         if summary.interrupted:
             raise KeyboardInterrupt
@@ -140,9 +149,11 @@ def plan(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of results of one study.")],
+    folders: Annotated[
+        list[Path], typer.Argument(parser=_path, metavar="DIR...", help="Folders of results of one study.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="The HTML file; report.html in the first folder if not given.")
+        Path | None, typer.Option(parser=_path, help="The HTML file; report.html in the first folder if not given.")
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -170,7 +181,7 @@ def list_(plugin: PluginPaths = None, as_json: Json = False, debug: Debug = Fals
 
 @app.command()
 def status(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results.")],
+    folder: Annotated[Path, typer.Argument(parser=_path, metavar="DIR", help="Folder of results.")],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -188,10 +199,13 @@ def fetch(
     debug: Debug = False,
 ) -> None:
     """Download a task's data to the cache, and print where it lies."""
-    loaded = plugins.load("task", task, plugin or ())
+    with _guests():
+        loaded = plugins.load("task", task, plugin or ())
     if not hasattr(loaded, "fetch"):
         raise ValueError(f"the task {task!r} has nothing to fetch: it needs no download")
-    print(loaded.fetch(_cache()))
+    with _guests():
+        fetched = loaded.fetch(_cache())
+    print(fetched)
 
 
 @app.command()
@@ -206,11 +220,13 @@ def check(
     """Check that strategies and tasks obey what growbench relies on; exit 1 if one does not."""
     from growbench.conformance import suite
 
-    suites = [suite(name, extra=plugin or (), cache=_cache()) for name in given]
+    with _guests():
+        suites = [suite(name, extra=plugin or (), cache=_cache()) for name in given]
     found = []
     for examined in suites:
         for name in examined.checks:
-            found.append(result := examined.run(name))
+            with _guests():
+                found.append(result := examined.run(name))
             if not as_json:
                 print(
                     f"{result.status}  {result.plugin}  {result.check}" + f"  {result.message}" * bool(result.message)
@@ -223,7 +239,9 @@ def check(
 @new.command()
 def strategy(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The strategy's name, as in my_method.")],
-    out: Annotated[Path | None, typer.Option(help="Folder to write to; one of that name if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=_path, help="Folder to write to; one of that name if not given.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write a strategy that works, its test and a README."""
@@ -245,7 +263,13 @@ def _plan(study: str, seeds: int | None, plugin: Sequence[Path] | None, only: st
     chosen = read_study(study).at(seeds=seeds, strategies=given)
     from growbench.plan import make_plan
 
-    return make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache())
+    with _guests():
+        return make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache())
+
+
+def _guests() -> redirect_stdout[Any]:
+    """Around code that plugins run in: what they print goes to stderr, so that stdout holds results alone."""
+    return redirect_stdout(sys.stderr)
 
 
 def _write_report(folders: Sequence[Path], page: Path) -> Path:
@@ -254,22 +278,58 @@ def _write_report(folders: Sequence[Path], page: Path) -> Path:
     from growbench import tables
     from growbench.reports.page import render
 
-    found = [tables.tables(folder) for folder in folders]
     about = _merged([tables.provenance(folder) for folder in folders])
-    results, curves, stages = (_stacked([frames[i] for frames in found]) for i in range(3))
+    results, curves, stages = _joined([tables.tables(folder) for folder in folders])
     page.write_text(render(results, curves, stages, about), encoding="utf-8")
     return page
 
 
-def _stacked(frames: "Sequence[pd.DataFrame]") -> "pd.DataFrame":
-    """Return the rows of all folders; seeds that two folders share have the same rows and count once."""
+_RUN = ["arm", "task", "seed"]
+_ROW = [*_RUN, "budget"]
+_MEASURED = {"wall_s", "peak_memory_bytes", "started", "restarts", "arms"}
+"""Columns that differ between equal runs."""
+
+
+def _joined(folders: "Sequence[Frames]") -> "Frames":
+    """Return the tables of all folders as one. A row in two of them counts once, of a failed and an ok one the latter.
+
+    ValueError where two of one arm, task, seed and budget differ: they are no two seeds of one thing.
+    """
     import pandas as pd
 
-    if len(frames) == 1:
-        return frames[0]
-    measured = {"wall_s", "peak_memory_bytes", "started", "restarts", "arms"}  # these differ between equal runs
-    key = [column for column in frames[0].columns if column not in measured]
-    return pd.concat(frames, ignore_index=True).drop_duplicates(key, ignore_index=True)
+    if len(folders) == 1:
+        return folders[0]
+    results, curves, stages = (
+        pd.concat([frame.assign(folder=i) for i, frame in enumerate(frames)], ignore_index=True)
+        for frames in zip(*folders, strict=True)
+    )
+    unfinished = ("failed", "blocked")
+    results = _distinct(results.sort_values("status", key=lambda found: found.isin(unfinished), kind="stable"))
+    done = results[~results["status"].isin(unfinished)]
+    if len(clash := done[done.duplicated(_ROW)]):
+        arm, task, seed, budget = clash.iloc[0][_ROW]
+        raise ValueError(
+            f"the folders disagree on {arm} of seed {seed} ({task}, {budget:,} tokens), as after a change to a plugin: "
+            "rerun one of them, or write one report for each"
+        )
+    first = results.drop_duplicates(_ROW)
+    beaten = _keys(results.drop(first.index)).difference(_keys(first))
+    curves = _distinct(curves[~_keys(curves).isin(beaten)])
+    stages = stages.sort_values("status", key=lambda found: found.isin(unfinished), kind="stable")
+    joined = (first, curves, stages.drop_duplicates("stage"))
+    first, curves, stages = (frame.sort_index().drop(columns="folder").reset_index(drop=True) for frame in joined)
+    return first, curves, stages
+
+
+def _distinct(frame: "pd.DataFrame") -> "pd.DataFrame":
+    return frame.drop_duplicates([column for column in frame.columns if column not in {*_MEASURED, "folder"}])
+
+
+def _keys(frame: "pd.DataFrame") -> "pd.MultiIndex":
+    """Return the run of each row, and the folder that it is from."""
+    import pandas as pd
+
+    return pd.MultiIndex.from_frame(frame[[*_RUN, "folder"]])
 
 
 def _merged(provenances: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The command line: light to start, one sentence for a mistake, honest about the time that is left."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
+import report_data
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,6 +176,56 @@ def test_folders_of_one_study_merge_and_others_are_refused() -> None:
         cli._merged([three, folder_of("0.1.1", "study: mine\nseeds: 3\n", "a")])
 
 
+def only(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    return frame[frame["seed"] == seed].reset_index(drop=True)
+
+
+def test_a_row_of_two_folders_counts_once_and_one_that_differs_is_refused() -> None:
+    tables = report_data.tables()
+    zero, one = (tuple(only(frame, seed) for frame in tables) for seed in (0, 1))
+    both = cli._joined([zero, one])
+    assert [len(frame) for frame in both] == [len(a) + len(b) for a, b in zip(zero, one, strict=True)]
+    slower = (zero[0].assign(wall_s=9.0), zero[1], zero[2].assign(wall_s=9.0))
+    for frame, expected in zip(cli._joined([zero, slower]), zero, strict=True):
+        pd.testing.assert_frame_equal(frame, expected)
+    changed = zero[0].copy()
+    last = changed.index[changed["status"] == "ok"][-1]
+    changed.loc[last, "loss"] += 1e-6
+    said = rf"the folders disagree on {re.escape(changed['arm'][last])} of seed 0 \({changed['task'][last]}, "
+    with pytest.raises(ValueError, match=said):
+        cli._joined([zero, (changed, *zero[1:])])
+
+
+@pytest.mark.parametrize("status", ["failed", "blocked"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_row_that_failed_in_one_folder_gives_way_to_the_other_s(status: str, turned: bool) -> None:
+    good = tuple(only(frame, 0) for frame in report_data.tables())
+    ok = good[0][good[0]["status"] == "ok"].iloc[0]
+    results, curves, stages = (frame.copy() for frame in good)
+    arm = (results["arm"] == ok["arm"]) & (results["task"] == ok["task"])
+    results.loc[arm, ["status", "reason", "loss"]] = [status, "no luck", 5.5]
+    curves["stage"] = curves["stage"].mask((curves["arm"] == ok["arm"]) & (curves["task"] == ok["task"]), "an old one")
+    stages.loc[0, ["status", "reason"]] = ["failed", "no luck"]
+    folders = [good, (results, curves, stages)]
+    joined = cli._joined(folders[::-1] if turned else folders)
+    for frame, expected, key in zip(
+        joined, good, (cli._ROW, [*cli._RUN, "kind", "tokens", "budget"], ["stage"]), strict=True
+    ):
+        ordered = [f.sort_values(key, ignore_index=True) for f in (frame, expected)]
+        pd.testing.assert_frame_equal(*ordered)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "--out", ""], ["plan", "--out", " "], ["report", ""], ["report", "x", "--out", ""], ["status", ""],
+     ["list", "--plugin", ""], ["new", "strategy", "my_method", "--out", ""]],
+)  # fmt: skip
+def test_an_empty_path_is_not_the_current_folder(growbench_: Run, arguments: list[str]) -> None:
+    code, out, err = growbench_(*arguments)
+    assert (code, out) == (2, "")
+    assert err.endswith("a path is empty, which would be the current folder: write . for that\n")
+
+
 TOY = """
 study: toy
 about: Two sizes of next to nothing.
@@ -198,6 +251,16 @@ class Given(Strategy):
     def widen(self, axis, old, new, rng):
         return clone(axis, old, new)
 '''
+
+LOUD = (
+    "print('imported')\n"
+    + GIVEN.replace("class Given", "class Loud")
+    + """
+    def supports(self, source, target):
+        print("asked")
+        return ""
+"""
+)
 
 FAILS = (
     GIVEN.replace("class Given", "class Fails")
@@ -247,6 +310,13 @@ def test_a_failing_arm_is_reported_and_the_others_go_on(growbench_: Run, toy: Pa
     assert "no such luck" in err
     assert "no such luck" in Path(summary["report"]).read_text()
     assert "no such luck" in growbench_("status", str(out))[1]
+
+
+def test_what_a_plugin_prints_is_not_in_the_result(growbench_: Run, toy: Path) -> None:
+    (toy / "loud.py").write_text(LOUD)
+    code, out, err = growbench_("plan", str(toy / "toy.yaml"), "--plugin", str(toy / "loud.py"), "--json")
+    assert (code, json.loads(out)["study"]) == (0, "toy")
+    assert {"imported", "asked"} <= set(err.split())
 
 
 @pytest.mark.slow
