@@ -18,6 +18,9 @@ from markupsafe import Markup
 from growbench.reports import drawing, figures, prose, summary, tables
 from growbench.results import CURVES, STAGES
 
+_UNSEEN = {*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)} - {ord(kept) for kept in "\t\n\r"}
+_INVISIBLE = dict.fromkeys(_UNSEEN, "\N{REPLACEMENT CHARACTER}")
+
 
 def render(results: pd.DataFrame, curves: pd.DataFrame, stages: pd.DataFrame, provenance: Mapping[str, Any]) -> str:
     """The report as HTML, from the tables of `growbench.results`; whatever is not there yet is said to be missing."""
@@ -66,7 +69,14 @@ def render(results: pd.DataFrame, curves: pd.DataFrame, stages: pd.DataFrame, pr
 
 def _environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(_resource)
-    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=loader, trim_blocks=True)
+    return jinja2.Environment(
+        autoescape=True, finalize=_visible, undefined=jinja2.StrictUndefined, loader=loader, trim_blocks=True
+    )
+
+
+def _visible(value: object) -> object:
+    """Text without control characters and lone surrogates, which no page can hold."""
+    return value.translate(_INVISIBLE) if isinstance(value, str) else value
 
 
 def _resource(name: str) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -429,7 +430,7 @@ def test_seeds_that_disagree_decide_nothing() -> None:
 
 
 def _hostile(value: object) -> object:
-    return f"{value} {report_data.SCRIPT}{report_data.IMAGE}&amp;$x_1$\n\x07']]>--><!--"
+    return f"{value} {report_data.SCRIPT}{report_data.IMAGE}&amp;$x_1$\n\x07\x9b\x00']]>--><!--"
 
 
 def _check_harmless(text: str) -> None:
@@ -465,6 +466,12 @@ def test_hostile_text_in_every_field_is_only_text() -> None:
     text = page.render(results, curves, stages, given)
     _check_harmless(text)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert not [c for c in set(text) - {"\n"} if unicodedata.category(c) == "Cc"]
+
+
+def test_a_path_that_is_not_unicode_can_be_written() -> None:
+    given = report_data.provenance() | {"command": "growbench run --plugin caf\udce9.py"}
+    assert b"caf\xef\xbf\xbd.py" in page.render(*report_data.tables(), given).encode()
 
 
 def test_output_is_deterministic() -> None:
