@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,24 @@ from growbench import __version__
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "pandas", "scipy", "seaborn", "safetensors", "pydantic")
 
+_NAMES = (
+    "growbench", "git_sha", "git_dirty", "command", "python", "platform", "cpu", "threads", "workers", "device",
+    "started", "finished",
+)  # fmt: skip
+UNKNOWN: dict[str, Any] = dict.fromkeys(_NAMES) | {"packages": {}}
+"""What `describe` says, where nothing was recorded."""
+
+
+def now() -> str:
+    """The time, to a second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
 
 def describe(*, workers: int, command: str) -> dict[str, Any]:
-    """Versions, git state of growbench's own checkout (empty for an installed release), hardware, and the command."""
+    """What is known as a run starts: versions, hardware, command, and git state of growbench's own checkout.
+
+    git_sha is empty for an installed release, and finished None until the run has ended.
+    """
     return {
         "growbench": __version__,
         "git_sha": _git("rev-parse", "HEAD"),
@@ -26,6 +42,8 @@ def describe(*, workers: int, command: str) -> dict[str, Any]:
         "threads": 1,
         "workers": workers,
         "device": "cpu",
+        "started": now(),
+        "finished": None,
     }
 
 

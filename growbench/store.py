@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +24,8 @@ RECORD = "stage.json"
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.parquet"
 EVENTS = "events.jsonl"
+_LEFT = re.compile(r"\.[0-9a-f]{24}\.\d+(\.old)?")
+"""What `write` and `discard` call a folder on its way: .KEY.PID and .KEY.PID.old."""
 
 
 def canonical(value: object) -> str:
@@ -159,13 +162,17 @@ class Store:
             shutil.rmtree(aside, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what an interrupted writer left beside the stage folders."""
+        """Remove what an interrupted writer left beside the stage folders, and nothing else."""
         for leftover in (self.out / "stages").glob(".*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            if _LEFT.fullmatch(leftover.name):
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old or the new one, whole."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -6,17 +6,23 @@ flops_source    = the part before the growth   flops_continued = flops - flops_s
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from growbench import __version__
+from growbench.provenance import UNKNOWN
 from growbench.results import CURVES, RESULTS, STAGES, Column
 from growbench.store import CURVE, Record, Store
 
 PLAN = "plan.json"
 RUN = "run.json"
+_PLAN_HAS = {"study", "name", "arms", "stages", "skipped", "strategies", "tasks"}
+_LEFT = re.compile(r"\.lock|\.plan\.json\.\d+")
+"""What a run leaves that ended before its plan was written."""
 
 
 def tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -31,7 +37,8 @@ def tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
                 results.append(row)
             trunk = point["budget"] == max(p["budget"] for p in arm["points"])
             curves += _curve(arm["about"], point, growths, trunk, records, store)
-    stages = [_stage(record, plan) for record in records.values()]
+    tasks, arms = _places(plan)
+    stages = [_stage(record, tasks[key], len(arms.get(key, ()))) for key, record in records.items()]
     return _frame(results, RESULTS), _frame(curves, CURVES), _frame(stages, STAGES)
 
 
@@ -46,11 +53,34 @@ def write_tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 
 
 def read_plan(out: Path) -> dict[str, Any]:
-    """The plan last run in a folder."""
+    """The plan last run in a folder. ValueError where there is none, or none that can be read."""
     if not (out / PLAN).is_file():
         raise ValueError(f"{out} holds no study: name a folder that `growbench run --out` wrote")
-    plan: dict[str, Any] = json.loads((out / PLAN).read_text(encoding="utf-8"))
+    if (plan := _read(out / PLAN, _PLAN_HAS)) is None:
+        raise ValueError(f"{out / PLAN} is no plan of growbench: run the study into {out} again, its stages stay")
     return plan
+
+
+def read_run(out: Path) -> dict[str, Any] | None:
+    """How the numbers in a folder were last made; None where that is not recorded."""
+    return _read(out / RUN, UNKNOWN.keys())
+
+
+def _read(path: Path, has: Set[str]) -> dict[str, Any] | None:
+    """A JSON object with at least these names; None for a file that is missing or anything else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and found.keys() >= has else None
+
+
+def refuse_foreign(out: Path) -> None:
+    """Raise ValueError for a folder with content that no run of growbench wrote."""
+    if not out.exists() or _read(out / PLAN, _PLAN_HAS) is not None or Store(out).records():
+        return
+    if foreign := sorted(path.name for path in out.iterdir() if not _LEFT.fullmatch(path.name)):
+        raise ValueError(f"{out} holds {foreign[0]} and no study of growbench: give a new or an empty folder as --out")
 
 
 def status(out: Path) -> dict[str, Any]:
@@ -77,7 +107,7 @@ def status(out: Path) -> dict[str, Any]:
 def provenance(out: Path) -> dict[str, Any]:
     """What the report says of where the numbers come from: the plan's part and the last run's."""
     plan = read_plan(out)
-    run = json.loads((out / RUN).read_text(encoding="utf-8")) if (out / RUN).is_file() else {}
+    run = read_run(out) or UNKNOWN | {"growbench": _version(out)}
     about = {
         "study": plan["study"],
         "strategies": plan["strategies"],
@@ -86,6 +116,12 @@ def provenance(out: Path) -> dict[str, Any]:
     }
     seeds = sorted({arm["about"]["seed"] for arm in plan["arms"]})
     return run | about | {"seeds": seeds, "planned_rows": sum(len(arm["points"]) for arm in plan["arms"])}
+
+
+def _version(out: Path) -> str:
+    """The version of growbench that made the stages of a folder, as their identities state it."""
+    made = next(iter(Store(out).records().values()), None)
+    return str(made.identity["core"]).partition("+")[0] if made else __version__
 
 
 def _row(
@@ -101,7 +137,8 @@ def _row(
     row: dict[str, Any] = dict(about) | dict(point["size"])
     row |= _score(row, path, bad, len(grown) == growths)
     cost, before = _flops(path), _flops(source)
-    ladder = [records[key] for key in point["ladder"] if key in records]
+    ladder = [records[key] for key in point["ladder"] if key in records]  # planned empty where it is not known
+    owned = bool(ladder) and len(ladder) == len(point["ladder"])
     row |= {
         "growth_steps": growths,
         "budget": point["budget"],
@@ -113,7 +150,7 @@ def _row(
         "flops": cost,
         "flops_source": before,
         "flops_continued": cost - before,
-        "flops_ladder": _flops(ladder) if len(ladder) == len(point["ladder"]) else None,
+        "flops_ladder": _flops(ladder) if owned else None,
         "flops_tuning": 0.0,
         "wall_s": sum(record.wall_s for record in path),
         "peak_memory_bytes": max(record.peak_memory_bytes for record in path),
@@ -176,16 +213,27 @@ def _curve(
     return rows
 
 
-def _stage(record: Record, plan: Mapping[str, Any]) -> dict[str, Any]:
-    arms = {arm["about"]["arm"] for arm in plan["arms"] for p in arm["points"] if record.key in p["path"]}
+def _places(plan: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Of every stage the task, and the arms whose paths it is on, by key."""
+    tasks: dict[str, str] = {}
+    arms: dict[str, set[str]] = {}
+    for arm in plan["arms"]:
+        for point in arm["points"]:
+            tasks |= dict.fromkeys((*point["path"], *point["ladder"]), arm["about"]["task"])
+            for key in point["path"]:
+                arms.setdefault(key, set()).add(arm["about"]["arm"])
+    return tasks, arms
+
+
+def _stage(record: Record, task: str, arms: int) -> dict[str, Any]:
     return {
         "stage": record.key,
         "kind": record.kind,
         "status": record.status,
         "reason": record.reason,
-        "task": record.label.partition(" seed ")[0],
+        "task": task,
         "seed": record.identity["seed"],
-        "arms": len(arms),
+        "arms": arms,
         "tokens": record.tokens,
         "flops": _flops([record]),
         "flops_eval": _flops([record], "eval"),

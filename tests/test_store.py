@@ -97,14 +97,17 @@ def test_a_later_record_takes_the_place_of_an_earlier_one() -> None:
         assert store.records() == {}
 
 
-def test_what_an_interrupted_writer_left_is_swept_and_never_read() -> None:
+def test_what_an_interrupted_writer_left_is_swept_and_never_read_and_nothing_else_is() -> None:
     with written() as (store, record):
-        beside = store.out / "stages" / f".{record.key}.123"
-        beside.mkdir()
-        (beside / RECORD).write_text(record.to_json())
+        left = [f".{record.key}.123", f".{record.key}.123.old"]
+        foreign = [".git", ".cache.1", f".{record.key}", f".{record.key}.123.bak", f".{record.key}.x", ".older"]
+        for name in (*left, *foreign):
+            beside = store.out / "stages" / name
+            beside.mkdir()
+            (beside / RECORD).write_text(record.to_json())
         assert list(store.records()) == [record.key]
         store.sweep()
-        assert [path.name for path in (store.out / "stages").iterdir()] == [record.key]
+        assert {path.name for path in (store.out / "stages").iterdir()} == {record.key, *foreign}
 
 
 def test_records_come_in_the_order_in_which_they_were_started(tmp_path: Path) -> None:
@@ -142,3 +145,7 @@ def test_a_text_file_is_replaced_whole(tmp_path: Path) -> None:
     write_atomically(path, "new")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\udc80")
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "new"

@@ -1,5 +1,6 @@
 """The result tables, recomputed by hand: every column there, every cost the sum over its path."""
 
+import json
 import math
 import shutil
 from collections.abc import Hashable
@@ -13,10 +14,11 @@ import toy
 
 from growbench import ledger
 from growbench.launch import local
+from growbench.reports import page
 from growbench.results import CURVES, RESULTS, STAGES
 from growbench.shape import Shape
 from growbench.store import RECORD, Record, Status, Store
-from growbench.tables import provenance, status, tables
+from growbench.tables import PLAN, RUN, provenance, refuse_foreign, status, tables
 
 HALF, TOTAL = 20 * toy.STEP, 40 * toy.STEP
 SMALL, LARGE = (Shape.read(rung | {"context": 16}) for rung in toy.LADDERS["transformer"])
@@ -276,6 +278,105 @@ def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
     for asked in (tables, status, provenance):
         with pytest.raises(ValueError, match="holds no study: name a folder that `growbench run --out` wrote"):
             asked(tmp_path)
+
+
+GARBAGE = ["", "{", "[]", "null", "{}", '{"growbench": "0.1.0"}', "\xff", '{"study": 3, "resources": []}']
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_record_of_the_run_that_is_missing_or_garbage_is_written_anew(
+    garbage: str, toy_run: toy.Run, tmp_path: Path
+) -> None:
+    store, said = copied(toy_run, tmp_path), provenance(toy_run.out)
+    (store.out / RUN).unlink()
+    missing = provenance(store.out)
+    assert missing.keys() == said.keys()
+    assert missing["growbench"] == said["growbench"]  # of the stages, by their identity
+    (store.out / RUN).write_bytes(garbage.encode("latin-1"))
+    assert provenance(store.out) == missing
+    if garbage in GARBAGE[:2]:
+        page.render(*tables(store.out), missing)
+        local.run(toy_run.plan, store.out, 1, lambda event: None, "growbench run again")
+        assert json.loads((store.out / RUN).read_text())["command"] == "growbench run again"
+        assert provenance(store.out)["cpu"] == said["cpu"]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_plan_that_is_garbage_is_one_sentence_and_written_anew_where_there_are_stages(
+    garbage: str, toy_run: toy.Run, tmp_path: Path
+) -> None:
+    store = copied(toy_run, tmp_path)
+    (store.out / PLAN).write_bytes(garbage.encode("latin-1"))
+    for asked in (tables, status, provenance):
+        with pytest.raises(
+            ValueError, match=r"plan\.json is no plan of growbench: run the study into .* its stages stay"
+        ):
+            asked(store.out)
+    refuse_foreign(store.out)
+    if garbage in GARBAGE[:1]:
+        summary = local.run(toy_run.plan, store.out, 1, lambda event: None)
+        assert (summary.finished, summary.cached) == (0, len(toy_run.plan.stages))
+        assert (store.out / PLAN).read_bytes() == (toy_run.out / PLAN).read_bytes()
+        return
+    shutil.rmtree(store.out / "stages")
+    with pytest.raises(ValueError, match="no study of growbench"):
+        refuse_foreign(store.out)
+
+
+def test_a_folder_with_something_else_in_it_is_refused_and_left_as_it_is(toy_run: toy.Run, tmp_path: Path) -> None:
+    for name in ("results.parquet", "plan.json", "stages/.git/HEAD", ".env"):
+        out = tmp_path / name.replace("/", " ")
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_text('{"resources": []}')
+        first = name.partition("/")[0]
+        with pytest.raises(ValueError, match=f"{first} and no study of growbench: give a new or an empty folder"):
+            local.run(toy_run.plan, out, 1, lambda event: None)
+        assert [path for path in out.rglob("*") if path.is_file()] == [out / name]
+        assert (out / name).read_text() == '{"resources": []}'
+    refuse_foreign(tmp_path / "new")
+    (tmp_path / "empty").mkdir()
+    refuse_foreign(tmp_path / "empty")
+    for name in (".lock", ".plan.json.123"):  # of a run that ended before its plan was written
+        (tmp_path / "empty" / name).touch()
+    refuse_foreign(tmp_path / "empty")
+    refuse_foreign(toy_run.out)
+
+
+def test_the_command_is_that_of_the_plan_in_the_folder(toy_run: toy.Run, tmp_path: Path) -> None:
+    store, before = copied(toy_run, tmp_path), provenance(toy_run.out)
+    plan = toy.plan(toy_run.out.parent, strategies=["scratch"])  # one seed, one architecture: all of it is there
+    summary = local.run(plan, store.out, 3, lambda event: None, "growbench run fewer")
+    assert (summary.finished, summary.cached) == (0, len(plan.stages))
+    after = provenance(store.out)
+    assert (after["command"], after["seeds"], after["study"]) == ("growbench run fewer", [0], plan.study.to_yaml())
+    same = ("workers", "started", "finished", "git_sha")  # the numbers are those of the first run
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+
+
+def test_a_ladder_whose_rungs_are_not_known_has_no_cost(toy_run: toy.Run, tmp_path: Path) -> None:
+    store = copied(toy_run, tmp_path)
+    before, _, _ = tables(store.out)
+    plan = json.loads((store.out / PLAN).read_text())
+    for arm in plan["arms"]:
+        for point in arm["points"]:
+            if arm["about"]["strategy"] == "zero_pad":
+                point["ladder"] = []
+    (store.out / PLAN).write_text(json.dumps(plan))
+    after, _, _ = tables(store.out)
+    own = before["strategy"] == "zero_pad"
+    assert before["flops_ladder"].notna().all()
+    assert after.loc[own, "flops_ladder"].isna().all()
+    pd.testing.assert_series_equal(after.loc[~own, "flops_ladder"], before.loc[~own, "flops_ladder"])
+
+
+def test_a_stage_s_task_is_that_of_the_arms_it_is_in(toy_run: toy.Run, tmp_path: Path) -> None:
+    store = copied(toy_run, tmp_path)
+    plan = json.loads((store.out / PLAN).read_text())
+    for arm in plan["arms"]:
+        arm["about"]["task"] = "text:a seed 7 file"
+    (store.out / PLAN).write_text(json.dumps(plan))
+    results, _, stages = tables(store.out)
+    assert set(results["task"]) == set(stages["task"]) == {"text:a seed 7 file"}
 
 
 def test_provenance_says_how_the_numbers_were_made(toy_run: toy.Run) -> None:

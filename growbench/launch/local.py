@@ -21,6 +21,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -28,7 +29,7 @@ from growbench import provenance
 from growbench.launch import Event, Summary
 from growbench.plan import Plan
 from growbench.store import Record, Stage, Store, write_atomically
-from growbench.tables import PLAN, RUN, write_tables
+from growbench.tables import PLAN, RUN, read_run, refuse_foreign, write_tables
 
 RESTARTS = 2
 NOTIFY_SECONDS = 0.5
@@ -38,9 +39,10 @@ Progress = Callable[[Event], None]
 def run(plan: Plan, out: Path, workers: int, progress: Progress, command: str = "") -> Summary:
     """Run what is left of a plan into `out`, and write its tables.
 
-    ValueError where another run uses the folder, OSError where it cannot be written.
+    ValueError where another run uses the folder, or it holds something else; OSError where it cannot be written.
     """
     try:
+        refuse_foreign(out)
         out.mkdir(parents=True, exist_ok=True)
         with FileLock(out / ".lock", timeout=0):
             return _run(plan, out, workers, progress, command)
@@ -52,21 +54,22 @@ def run(plan: Plan, out: Path, workers: int, progress: Progress, command: str = 
 
 def _run(plan: Plan, out: Path, workers: int, progress: Progress, command: str) -> Summary:
     store = Store(out)
-    (out / "stages").mkdir(exist_ok=True)
     store.sweep()
-    write_atomically(out / PLAN, json.dumps(plan.to_dict(), ensure_ascii=False))
+    _write_json(out / PLAN, plan.to_dict())
     queue = _Queue(plan, store, progress)
-    about = provenance.describe(workers=workers, command=command)
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    interrupted = False
+    before, interrupted = read_run(out), False
+    if queue.ready or before is None:
+        about = provenance.describe(workers=workers, command=command)
+    else:  # the numbers are those of an earlier run, the plan is this one's
+        about = before | {"command": command}
+    _write_json(out / RUN, about)
     try:
         if queue.ready:
             _Pool(plan, out, min(workers, len(queue.open))).drain(queue)
     except KeyboardInterrupt:
         interrupted = True
-    if queue.finished or not (out / RUN).exists():
-        ended = datetime.now(UTC).isoformat(timespec="seconds")
-        write_atomically(out / RUN, json.dumps(about | {"started": started, "finished": ended}, ensure_ascii=False))
+    if not about["finished"]:
+        _write_json(out / RUN, about | {"finished": provenance.now()})
     write_tables(out)
     return Summary(
         finished=queue.finished,
@@ -75,6 +78,10 @@ def _run(plan: Plan, out: Path, workers: int, progress: Progress, command: str) 
         blocked=queue.blocked,
         interrupted=interrupted,
     )
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(value, ensure_ascii=False))
 
 
 class _Queue:
