@@ -18,7 +18,7 @@ class Hyperclone(Strategy):
     """Every unit cloned a whole number of times (HyperCloning, arXiv:2409.12903).
 
     snr_db: None, the published default, leaves the clones equal; a number adds noise that cancels between clones, so
-    many decibels below the tiled weight (mean square).
+    many decibels below the tiled weight (mean square, expected); the readout gets none.
     """
 
     snr_db: float | None = None
@@ -37,7 +37,7 @@ class Hyperclone(Strategy):
         return maps.clone(axis, old, new)
 
     def fill(self, weight: Weight, grown: Tensor, grown_maps: Maps, fresh: Tensor) -> Tensor:
-        if self.snr_db is None:
+        if self.snr_db is None or any(dim.role == "averages" for dim in weight.dims):
             return fresh * 0
         free = math.prod(m.old / m.new for axis, m in grown_maps.items() if weight.reads(axis))
         power = grown.double().square().mean() * 10 ** (-self.snr_db / 10) / (1 - free)

@@ -17,8 +17,8 @@ from growbench.strategy import Growth, Probe, Strategy
 class Lora(Strategy):
     """Every matrix of the blocks gains a low-rank addition, zero at first (LoRA, arXiv:2106.09685).
 
-    rank: that of each addition; frozen: train the additions alone. As growth it is a zero pad of the rank axis. It
-    cannot reach a larger shape, so it is scored at its own merged size, outside the matched-size ranking.
+    rank: that of each addition, which no alpha scales; frozen: train the additions alone. As growth it is a zero pad of
+    the rank axis. It cannot reach a larger shape, so it is scored at its own merged size, outside the ranking.
     """
 
     rank: int = 4

@@ -20,16 +20,16 @@ class ZeroTokens(Strategy):
 
     factor: `held` keeps the square root of n in the layer's norm at the source's token count, so that zero keys change
     nothing; `rescaled` counts all tokens, as the published code does, and changes the function.
-    zero: `keys`, as the paper says; `values`, whose random keys enter the norm and change the function; `both`, a
-    control without gradient.
+    zero: `keys`, as the paper says; `neither`, as the published code has it, and `values`, with random keys, which enter
+    the norm and change the function; `both`, a control without gradient.
     """
 
     factor: Literal["held", "rescaled"] = "held"
-    zero: Literal["keys", "values", "both"] = "keys"
+    zero: Literal["keys", "values", "both", "neither"] = "keys"
 
     @property
     def preserves(self) -> Literal["function", "nothing"]:
-        return "function" if self.factor == "held" and self.zero != "values" else "nothing"
+        return "function" if self.factor == "held" and self.zero in ("keys", "both") else "nothing"
 
     @property
     def sterile(self) -> str:
@@ -47,7 +47,9 @@ class ZeroTokens(Strategy):
         return zero_pad(old, new, scale=(new / old) ** 0.5 if axis.admits == "isometry" else 1.0)
 
     def opens(self, axis: Axis, axis_map: AxisMap) -> Side:
-        return "writers" if self.zero == "values" and axis.admits == "even" else super().opens(axis, axis_map)
+        sides: dict[str, Side] = {"values": "writers", "neither": "both"}
+        chosen = sides.get(self.zero) if axis.admits == "even" else None
+        return chosen or super().opens(axis, axis_map)
 
     def fill(self, weight: Weight, grown: Tensor, grown_maps: Maps, fresh: Tensor) -> Tensor:
         return torch.zeros_like(fresh) if self.zero == "both" else fresh

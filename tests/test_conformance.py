@@ -29,6 +29,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("zero_tokens", {"factor": "rescaled"}),
     ("zero_tokens", {"zero": "values"}),
     ("zero_tokens", {"zero": "both"}),
+    ("zero_tokens", {"zero": "neither", "factor": "rescaled"}),
 ]
 BUILT_IN: list[tuple[str, dict[str, Any]]] = [
     (name, {"steps": 5} if name == "ligo" else {}) for name in plugins.discover("strategy")

@@ -31,6 +31,7 @@ STRATEGIES: list[tuple[str, dict[str, Any]]] = [
     ("zero_tokens", {"factor": "rescaled"}),
     ("zero_tokens", {"zero": "values"}),
     ("zero_tokens", {"zero": "both"}),
+    ("zero_tokens", {"zero": "neither", "factor": "rescaled"}),
 ]
 named = pytest.mark.parametrize(
     ("name", "parameters"), STRATEGIES, ids=[f"{n}({', '.join(map(str, p.values()))})" for n, p in STRATEGIES]
