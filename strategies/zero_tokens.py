@@ -20,8 +20,8 @@ class ZeroTokens(Strategy):
 
     factor: `held` keeps the square root of n in the layer's norm at the source's token count, so that zero keys change
     nothing; `rescaled` counts all tokens, as the published code does, and changes the function.
-    zero: `keys`, as the paper says; `neither`, as the published code has it, and `values`, with random keys, which enter
-    the norm and change the function; `both`, a control without gradient.
+    zero: `keys`, as the paper says; `neither`, as the published code has it, and `values`, with random keys, which
+    enter the norm and change the function; `both`, a control without gradient.
     """
 
     factor: Literal["held", "rescaled"] = "held"
