@@ -176,13 +176,17 @@ def test_folders_of_one_study_merge_and_others_are_refused() -> None:
         cli._merged([three, folder_of("0.1.1", "study: mine\nseeds: 3\n", "a")])
 
 
-def only(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
-    return frame[frame["seed"] == seed].reset_index(drop=True)
+Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+
+
+def of_seed(tables: Tables, seed: int) -> Tables:
+    results, curves, stages = (frame[frame["seed"] == seed].reset_index(drop=True) for frame in tables)
+    return results, curves, stages
 
 
 def test_a_row_of_two_folders_counts_once_and_one_that_differs_is_refused() -> None:
     tables = report_data.tables()
-    zero, one = (tuple(only(frame, seed) for frame in tables) for seed in (0, 1))
+    zero, one = of_seed(tables, 0), of_seed(tables, 1)
     both = cli._joined([zero, one])
     assert [len(frame) for frame in both] == [len(a) + len(b) for a, b in zip(zero, one, strict=True)]
     slower = (zero[0].assign(wall_s=9.0), zero[1], zero[2].assign(wall_s=9.0))
@@ -193,26 +197,28 @@ def test_a_row_of_two_folders_counts_once_and_one_that_differs_is_refused() -> N
     changed.loc[last, "loss"] += 1e-6
     said = rf"the folders disagree on {re.escape(changed['arm'][last])} of seed 0 \({changed['task'][last]}, "
     with pytest.raises(ValueError, match=said):
-        cli._joined([zero, (changed, *zero[1:])])
+        cli._joined([zero, (changed, zero[1], zero[2])])
 
 
 @pytest.mark.parametrize("status", ["failed", "blocked"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_row_that_failed_in_one_folder_gives_way_to_the_other_s(status: str, turned: bool) -> None:
-    good = tuple(only(frame, 0) for frame in report_data.tables())
+    good = of_seed(report_data.tables(), 0)
     ok = good[0][good[0]["status"] == "ok"].iloc[0]
     results, curves, stages = (frame.copy() for frame in good)
     arm = (results["arm"] == ok["arm"]) & (results["task"] == ok["task"])
-    results.loc[arm, ["status", "reason", "loss"]] = [status, "no luck", 5.5]
+    failed: dict[str, Any] = {"status": status, "reason": "no luck", "loss": 5.5}
+    for column, value in failed.items():
+        results.loc[arm, column] = value
     curves["stage"] = curves["stage"].mask((curves["arm"] == ok["arm"]) & (curves["task"] == ok["task"]), "an old one")
     stages.loc[0, ["status", "reason"]] = ["failed", "no luck"]
-    folders = [good, (results, curves, stages)]
+    folders: list[Tables] = [good, (results, curves, stages)]
     joined = cli._joined(folders[::-1] if turned else folders)
     for frame, expected, key in zip(
         joined, good, (cli._ROW, [*cli._RUN, "kind", "tokens", "budget"], ["stage"]), strict=True
     ):
-        ordered = [f.sort_values(key, ignore_index=True) for f in (frame, expected)]
-        pd.testing.assert_frame_equal(*ordered)
+        one, other = (f.sort_values(key, ignore_index=True) for f in (frame, expected))
+        pd.testing.assert_frame_equal(one, other)
 
 
 @pytest.mark.parametrize(
