@@ -8,7 +8,7 @@ import hashlib
 import io
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -18,7 +18,9 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.markers import MarkerStyle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.transforms import Affine2D
 
 from growbench.reports import words
 from growbench.reports.summary import Metric
@@ -39,7 +41,10 @@ NAMED = 18
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A picture that can be read without seeing it. `name` is unique on a page; `table` holds what is drawn."""
+    """A picture that can be read without seeing it. `name` is unique on a page; `table` holds what is drawn.
+
+    key: each arm named beside the plot, in that order, with its swatch (SVG): the names again where a page is narrow.
+    """
 
     name: str
     title: str
@@ -47,6 +52,7 @@ class Figure:
     alt: str
     svg: str
     table: pd.DataFrame
+    key: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +92,14 @@ def looks(rows: pd.DataFrame) -> dict[str, Look]:
     }
     order = {kind: sorted({names[arm] for arm in arms}) for kind, arms in kinds.items()}
     which = {arm: kind for kind, arms in kinds.items() for arm in arms}
-    split = [name.rpartition(" @") if " @" in name else (name, "", "") for name in order["own"]]
-    strategies, schedules = (sorted({name[i] for name in split}) for i in (0, 2))
+    split = [_split(name) for name in order["own"]]
+    slots, schedules = _slots(about[~control], names), sorted({schedule for _, schedule in split})
     styles = {"": (INK, "o", DASHES[0])}
     for colour, kind in ((INK, "ink"), (MUTED, "grey")):
         for k, name in enumerate(order[kind]):
             styles[kind + name] = colour, GREYS[k % len(GREYS)], DASHES[1 + k % 3]
-    for name, (strategy, _, schedule) in zip(order["own"], split, strict=True):
-        again, hue = divmod(strategies.index(strategy), len(PALETTE))
+    for name, (strategy, schedule) in zip(order["own"], split, strict=True):
+        again, hue = divmod(slots[strategy], len(PALETTE))
         k = schedules.index(schedule) + again * len(schedules)
         dash = DASHES[(hue + again + k // len(MARKERS)) % len(DASHES)]
         styles[f"own{name}"] = PALETTE[hue], MARKERS[(hue + k) % len(MARKERS)], dash
@@ -102,6 +108,27 @@ def looks(rows: pd.DataFrame) -> dict[str, Look]:
         colour, marker, dash = styles[which[arm] + name if arm in which else ""]
         found[arm] = Look(label=short(name), colour=colour, marker=marker, dash=dash, index=len(found))
     return found
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The strategy and the schedule that a name without its architecture is made of."""
+    strategy, _, schedule = name.rpartition(" @") if " @" in name else (name, "", "")
+    return strategy, schedule
+
+
+def _slots(own: pd.DataFrame, names: Mapping[str, str]) -> dict[str, int]:
+    """A number for each strategy: the first that none has with which it shares an architecture, so a figure.
+
+    Colours and then dashes are dealt by it; arms of matched size come first, since they meet in most figures.
+    """
+    arms = own.assign(strategy=[_split(names[arm])[0] for arm in own["arm"]])
+    arms = arms.sort_values(["ranked", "strategy"], ascending=[False, True], kind="stable")
+    homes = {name: set(group["architecture"]) for name, group in arms.groupby("strategy", sort=False)}
+    slots: dict[str, int] = {}
+    for name, home in homes.items():
+        taken = {slot for other, slot in slots.items() if homes[other] & home}
+        slots[str(name)] = next(slot for slot in range(len(homes)) if slot not in taken)
+    return slots
 
 
 def _without(arm: str, architecture: str) -> str:
@@ -264,7 +291,7 @@ def _svg(drawn: Canvas, name: str, title: str, alt: str) -> str:
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = text.replace('xlink:href="#', 'href="#').replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     for colour in {INK, MUTED, FAINT, *PALETTE}:
-        text = re.sub(rf"((?:fill|stroke): ){colour}\b", rf"\g<1>var(--{_variable(colour)}, {colour})", text)
+        text = re.sub(rf"((?:fill|stroke): ){colour}\b", rf"\g<1>{_themed(colour)}", text)
     text = text.replace("'DejaVu Sans'", "var(--sans, sans-serif)")
     text = re.sub(r"\n\s*", "\n", text)
     head = (
@@ -275,15 +302,38 @@ def _svg(drawn: Canvas, name: str, title: str, alt: str) -> str:
     return re.sub(r"^<svg[^>]*>", lambda _: head, text).strip()
 
 
-def _variable(colour: str) -> str:
-    names = {INK: "ink", MUTED: "muted", FAINT: "faint"}
-    return names.get(colour) or f"hue{PALETTE.index(colour) + 1}"
+def _themed(colour: str) -> str:
+    """The colour as a variable of the page, with itself as fallback."""
+    name = {INK: "ink", MUTED: "muted", FAINT: "faint"}.get(colour) or f"hue{PALETTE.index(colour) + 1}"
+    return f"var(--{name}, {colour})"
 
 
-def figure(drawn: Canvas, *, name: str, title: str, reads: str, caption: str, table: pd.DataFrame) -> Figure:
+def key(ends: Sequence[tuple[Look, float, float, str]]) -> list[tuple[str, str]]:
+    """Name and swatch of each arm, in the order of `labels`."""
+    return [(text, _swatch(look)) for look, _, _, text in sorted(ends, key=lambda end: (-end[2], end[0].label))]
+
+
+def _swatch(look: Look) -> str:
+    """A stretch of the arm's line with its marker."""
+    style = MarkerStyle(look.marker)
+    path = style.get_path().transformed(style.get_transform() + Affine2D().scale(7, -7))
+    steps = {path.MOVETO: "M", path.LINETO: "L", path.CURVE3: "Q", path.CURVE4: "C", path.CLOSEPOLY: "Z"}
+    drawn = "".join(
+        steps[code] + ("" if code == path.CLOSEPOLY else " ".join(f"{v:.2f}" for v in points))
+        for points, code in path.iter_segments(simplify=False)
+    )
+    colour, dashes = _themed(look.colour), "" if look.dash == "-" else " ".join(f"{1.4 * d:g}" for d in look.dash[1])
+    return (
+        '<svg class="swatch" aria-hidden="true" viewBox="-17 -5 34 10" width="34" height="10">'
+        f'<path d="M-17 0H17" style="stroke: {colour}; stroke-width: 1.4; stroke-dasharray: {dashes or "none"}"/>'
+        f'<path d="{drawn}" style="fill: {colour}; stroke: {colour}; stroke-width: .5"/></svg>'
+    )
+
+
+def figure(drawn: Canvas, *, name: str, title: str, reads: str, **fields: Any) -> Figure:
     """The finished figure; `reads` is what an eye would read from it."""
     alt = f"{title}. {reads}"
-    return Figure(name=name, title=title, caption=caption, alt=alt, svg=_svg(drawn, name, title, alt), table=table)
+    return Figure(name=name, title=title, alt=alt, svg=_svg(drawn, name, title, alt), **fields)
 
 
 def empty(axes: Axes, why: str) -> None:

@@ -57,7 +57,7 @@ def _faint(more: int) -> str:
         return ""
     return (
         f" {drawing.NAMED} arms are named: those not grown, then the lowest at the full budget. "
-        f"{words.plural(more, 'more arm')} are drawn faint; the data below holds all."
+        f"{words.plural(more, 'more arm')} {'is' if more == 1 else 'are'} drawn faint; the data below holds all."
     )
 
 
@@ -81,6 +81,10 @@ TRUNKS = {
     "logarithmic axis.",
     "ladder": "There are no trunks in this view: the ladder's cost exists at budget points only.",
 }
+UNGROWN = (
+    " The grey line is no arm at matched size: continue, the source trained on without growing, cooled down at the "
+    "same budget points and where its cost meets that of the grown arms."
+)
 
 
 def loss_vs_compute(
@@ -88,16 +92,18 @@ def loss_vs_compute(
 ) -> Figure:
     """Loss against cost (log) at matched size: finished losses at the budget points, the trunk behind, growth marked.
 
-    view is a key of `summary.VIEWS`.
+    view is a key of `summary.VIEWS`; total alone also holds the source trained on, which has no part in the others.
     """
     cost, counts = summary.VIEWS[view]
-    mine = rows[(rows["task"] == task) & (rows["architecture"] == architecture) & rows["ranked"]]
+    mine = rows[(rows["task"] == task) & (rows["architecture"] == architecture)]
+    beside = summary.ungrown(mine) & (view == "total")
+    mine = mine[mine["ranked"] | beside]
     points = mine.assign(x=mine[cost].where(mine[cost] > 0)).sort_values(["arm", "budget", "seed"])
     means, (trunk, growth) = _budget_points(points), _paths(curves, mine, view)
     metric = summary.metric(rows[rows["task"] == task])
 
     named = _named(mine)
-    more = len(set(means["arm"]) - named)
+    more, ends = len(set(means["arm"]) - named), list[End]()
 
     canvas, axes = drawing.plot(means["arm"].nunique() - more)
     drawn = points[points["scored"] & points["x"].notna()]
@@ -109,7 +115,6 @@ def loss_vs_compute(
         for x in growth.drop_duplicates(["stage", "tokens", "seed"]).groupby("tokens")["x"].mean():
             drawing.mark_growth(axes, x)
         drawing.mark_limit(axes, metric, up)
-        ends = []
         for arm, mean in means.dropna(subset=["x"]).groupby("arm", sort=True):
             behind, seeds = trunk[trunk["arm"] == arm], drawn[drawn["arm"] == arm]
             mean = mean.assign(y=mean["score"].clip(upper=up[1]))
@@ -138,7 +143,8 @@ def loss_vs_compute(
         name=drawing.slug("cost", view, task, architecture),
         title=f"Loss against compute, {drawing.short(architecture)} on {drawing.short(task)}, view {view}",
         reads=reads,
-        caption=caption + _faint(more) + _limit(metric),
+        caption=caption + (UNGROWN if beside.any() else "") + _faint(more) + _limit(metric),
+        key=drawing.key(ends),
         table=means.rename(
             columns={"x": f"cost, {view} (FLOPs)", "score": f"mean loss ({metric.unit})", "budget": "budget (tokens)"}
         ),
@@ -193,7 +199,7 @@ def loss_vs_tokens(
     own = _trunk(paths[~common], "tokens")
 
     named = _named(mine)
-    more = len(set(trunk["arm"]) - named)
+    more, ends = len(set(trunk["arm"]) - named), list[End]()
 
     canvas, axes = drawing.plot(trunk["arm"].nunique() - more + 1)
     late = trunk[trunk["tokens"] >= 0.25 * trunk["tokens"].max()] if len(trunk) else trunk
@@ -205,7 +211,6 @@ def loss_vs_tokens(
             drawing.mark_growth(axes, tokens)
         drawing.mark_limit(axes, metric, up)
         _shared_line(axes, paths[common], up)
-        ends = []
         for arm, line in trunk.groupby("arm", sort=True):
             alone = own[own["arm"] == arm]
             before = line.iloc[: len(line) - len(alone)].tail(1)  # an arm's own stages are its last
@@ -234,6 +239,7 @@ def loss_vs_tokens(
         caption="Trunks at constant learning rate, mean over the seeds that got there; the thin last stretch is the "
         "cooldown to the full budget. What several arms share is drawn once, as a broad line. The axis is cut where "
         "the first quarter of training lies above it." + _faint(more) + _limit(metric),
+        key=drawing.key(ends),
         table=table,
     )
 

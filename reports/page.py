@@ -55,6 +55,7 @@ def render(results: pd.DataFrame, curves: pd.DataFrame, stages: pd.DataFrame, pr
                 "skipped", "Not run", "Arms that were not run, and why.", provenance.get("skipped") or {}
             ),
         },
+        again=prose.again(rows, provenance),
         definitions=tables.definitions(),
         provenance=tables.origin(provenance),
         data=tables.data(provenance),
@@ -106,5 +107,6 @@ def _shown(figure: drawing.Figure) -> dict[str, Any]:
         "title": figure.title,
         "caption": figure.caption,
         "svg": Markup(figure.svg),  # matplotlib escapes its texts, drawing.py its title and description
+        "key": [(label, Markup(swatch)) for label, swatch in figure.key],  # numbers and colours of drawing.py alone
         "data": tables.drawn(figure),
     }

@@ -54,7 +54,7 @@ def facts(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Tasks", words.listing(summary.unique(rows["task"])) or words.DASH),
         ("Architectures", words.listing(summary.unique(rows["architecture"])) or words.DASH),
         ("Budget of every arm", f"{words.count(full)} tokens" if full else words.DASH),
-        ("Budget points", _budget_points(rows[rows["ranked"]])),
+        ("Budget points", _budget_points(rows[rows["ranked"]]) + _beyond(rows)),
         ("Arms and seeds", f"{words.plural(arms, 'arm')}, {words.plural(seeds, 'seed')}"),
         ("Parametrisation", words.listing(summary.unique(rows["parametrization"])) or words.DASH),
     ]
@@ -75,8 +75,18 @@ def _budget_points(ranked: pd.DataFrame) -> str:
     return f"{words.listing(listed)} tokens{more}"
 
 
+def _beyond(rows: pd.DataFrame) -> str:
+    """Why a source trained on has a budget point above the budget of every arm."""
+    mine = rows[summary.ungrown(rows)]
+    more = mine.loc[(mine["budget"] > (summary.full_budget(rows) or 0)).fillna(False), "budget"]
+    if more.empty:
+        return ""
+    listed = words.listing([words.count(budget) for budget in sorted(more.unique())])
+    return f"; continue also at {listed}, where its FLOPs meet those of the grown arms"
+
+
 def lead(rows: pd.DataFrame) -> str:
-    """The whole study in two sentences."""
+    """The whole study in a few sentences."""
     if rows.empty:
         return "Nothing can be said yet: there are no results."
     compared = summary.contenders(summary.against_scratch(rows))
@@ -90,8 +100,12 @@ def lead(rows: pd.DataFrame) -> str:
         pd.concat([summary.mean_difference(one, column).dropna() for _, one in compared.groupby("task")])
         for column in ("difference", "difference_flops")
     )
-    said = f"At equal tokens, {_of(tokens)} at matched size ended below scratch, in the mean over seeds"
-    said += f"; at equal FLOPs, against scratch’s interpolated loss, {_of(cost)} did." if len(cost) else "."
+    said = f"At equal tokens, in the mean over seeds, {_ended(tokens, 'below scratch', of=' at matched size')}"
+    if len(cost):
+        said += f"; at equal FLOPs, {_ended(cost, 'below scratch’s interpolated loss')}"
+    said += "."
+    if lower := "; ".join(_rival(record, rows) for record in summary.rivals(rows)):
+        said += f" But the smaller source, trained on without growing, ended lower than the best grown arm: {lower}."
     if not scratch["scored"].all():
         said += " Scratch did not finish with every seed, and counts as the uniform predictor there."
     if compared["own_shape"].any():
@@ -105,10 +119,27 @@ def lead(rows: pd.DataFrame) -> str:
     return f"{said} No test has been made, and nothing is decided."
 
 
-def _of(differences: pd.Series) -> str:
-    """How many are below zero; a verb behind it wants the past tense."""
+def _rival(record: Mapping[str, Any], rows: pd.DataFrame) -> str:
+    """A source trained on that ends below the best grown arm, and where."""
+    metric = summary.metric(rows[rows["task"] == record["task"]])
+    on = f" on {record['task']}" if rows["task"].nunique() > 1 else ""
+    lower = words.listing(
+        [
+            f"at equal {cost} ({words.loss(loss)})"
+            for cost, loss in (("tokens", record["at_tokens"]), ("FLOPs", record["at_flops"]))
+            if loss < record["score"]
+        ]
+    )
+    return f"{record['arm']}{on} {lower}, where {record['best']} ends at {words.loss(record['score'])} {metric.spoken}"
+
+
+def _ended(differences: pd.Series, where: str, of: str = "") -> str:
+    """How many grown arms ended there: those whose difference is below zero."""
     lower, total = int((differences < 0).sum()), len(differences)
-    return f"{'none' if lower == 0 else 'all' if lower == total else lower} of {words.plural(total, 'grown arm')}"
+    if total == 1:
+        return f"the one grown arm{of} {'ended' if lower else 'did not end'} {where}"
+    some = {0: "none of", total: "all"}.get(lower, f"{lower} of")
+    return f"{some} {words.plural(total, 'grown arm')}{of} ended {where}"
 
 
 def answers(rows: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -128,6 +159,7 @@ def _answer(of_task: pd.DataFrame, architecture: str) -> Iterable[Markup]:
         yield Markup("No arm at matched size finished: all score as the uniform predictor, and none is lowest.")
     else:
         yield _lowest(records[0], records[1:], metric)
+        yield from _source(mine)
         yield from _compared(mine, metric)
     yield from _midway(mine, metric)
     yield from _ungrown(mine, metric)
@@ -138,6 +170,22 @@ def _answer(of_task: pd.DataFrame, architecture: str) -> Iterable[Markup]:
         if record["unscored"]:
             said = Markup("<strong>{}</strong>: {}; its mean holds the uniform predictor’s loss for each of these.")
             yield said.format(record["arm"], record["status"])
+
+
+def _source(mine: pd.DataFrame) -> Iterable[Markup]:
+    """What grown arms spent before their last growth, in tokens, FLOPs and as a share of their path."""
+    grown = summary.grown(mine)
+    grown = grown[grown["scored"]]
+    if grown.empty:
+        return
+    parts = grown.assign(share=grown["flops_source"] / grown["flops"]).groupby("arm")
+    forms = {"flops_source": words.flops, "tokens_source": words.count, "share": words.percent}
+    spans = [words.span([*parts[name].mean()], form) for name, form in forms.items()]
+    scratch = summary.finals(summary.baseline(mine[mine["ranked"]]))["flops"].mean()
+    beside = "" if pd.isna(scratch) else f"; scratch costs {words.flops(scratch)}"
+    yield Markup("<strong>The source cost</strong> {} for {} tokens, {} of a grown arm’s whole cost{}.").format(
+        *spans, beside
+    )
 
 
 def _compared(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
@@ -219,8 +267,8 @@ def _beside(compared: pd.DataFrame, column: str, heading: str, metric: summary.M
     own = compared.loc[compared["arm"] == first, "own_shape"].iloc[0]
     scratch = "scratch of its own shape" if own else "scratch"
     each = list(compared.loc[(compared["arm"] == first) & compared["scored"], column].dropna())
-    said = start + Markup(", {} ended lower in the mean. The lowest is {}, {} ({}).").format(
-        _of(means), first, _gap(float(means.iloc[0]), metric, scratch), _spread(each, words.signed)
+    said = start + Markup(", {} in the mean. The lowest is {}, {} ({}).").format(
+        _ended(means, "lower"), first, _gap(float(means.iloc[0]), metric, scratch), _spread(each, words.signed)
     )
     if len({value < 0 for value in each}) > 1:
         said += Markup(" Its seeds disagree on the sign.")
@@ -244,9 +292,8 @@ def _midway(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
 def _ungrown(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
     """The source trained on, at equal tokens and where it was given more, and how many grown arms end lower."""
     others = summary.others(mine)
-    records = summary.by_arm(others[(others["strategy"] == "continue").fillna(False)])
-    last = summary.finals(summary.contenders(mine[mine["ranked"] & (mine["growth_steps"] > 0).fillna(False)]))
-    scores = last.groupby("arm")["score"].mean()
+    records = summary.by_arm(others[summary.ungrown(others)])
+    scores = summary.contenders(summary.grown(mine)).groupby("arm")["score"].mean()
     for arm in summary.unique(record["arm"] for record in records):
         ends = sorted((r for r in records if r["arm"] == arm), key=lambda r: int(r["budget"]))
         said = Markup("<strong>Without growing</strong>, the source trained on ({}, {} weights) ends at ").format(
@@ -254,7 +301,7 @@ def _ungrown(mine: pd.DataFrame, metric: summary.Metric) -> Iterable[Markup]:
         )
         parts = [
             f"{words.loss(r['score'])} {metric.spoken} after {words.count(r['budget'])} tokens for "
-            f"{words.flops(r['flops'])}" + (f" ({_of(scores - r['score'])} ended lower)" if len(scores) else "")
+            f"{words.flops(r['flops'])}" + (f" ({_ended(scores - r['score'], 'lower')})" if len(scores) else "")
             for r in ends
         ]
         yield said + words.listing(parts) + "."
@@ -286,15 +333,33 @@ def spending(stages: pd.DataFrame) -> str:
     spent = summary.spent(stages)
     real, alone, apart = (float(spent[column].sum()) for column in ("flops", "flops_unshared", "flops_eval"))
     saved = (
-        f", {words.percent(1 - real / alone)} less than the {words.flops(alone)} of paying every path alone"
+        f", {words.percent(1 - real / alone)} less than the {words.flops(alone)} had no two arms shared a stage"
         if alone
         else ""
     )
     return (
-        f"The study spent {words.flops(real)} on {words.plural(len(stages), 'distinct stage')}{saved}: arms share what "
-        f"they have in common, such as the source model. Evaluation took {words.flops(apart)} more. An arm’s cost, in "
-        "the second table, is the sum along its own path."
+        f"The study spent {words.flops(real)} on {words.plural(len(stages), 'distinct stage')}{saved}. Arms share what "
+        "they have in common, such as the source model. The larger sum counts a stage once for every arm that passes "
+        "it: one trunk as far as the arm’s last budget point, and a cooldown at each point. (growbench plan sums the "
+        "whole path of every budget point as “flops unshared”, trunk and all, which is more.) Evaluation took "
+        f"{words.flops(apart)} more. An arm’s cost, in the second table, is the sum along its path to the full budget."
     )
+
+
+def again(rows: pd.DataFrame, provenance: Mapping[str, Any]) -> Markup:
+    """How to run one row of the tables again."""
+    if rows.empty:
+        return Markup("There is no row yet.")
+    ranked = summary.grown(rows)
+    row = (ranked if len(ranked) else rows).iloc[0]
+    sha = provenance.get("git_sha")
+    at = Markup("At commit <code>{}</code>, ").format(sha) if sha else Markup("The commit is not recorded. There, ")
+    dirty = " The code of this study also had uncommitted changes." if provenance.get("git_dirty") else ""
+    return at + Markup(
+        "<code>{} --out FOLDER</code> runs one arm with all its seeds and budget points in a new folder; for another "
+        "row put its arm there. Where the command under Provenance names a study file, --seeds or --plugin, give these "
+        "again. For differences to scratch leave --only away: they need the arm from scratch too.{}"
+    ).format(words.command(row["study"], row["arm"]), dirty)
 
 
 def failing(rows: pd.DataFrame, stages: pd.DataFrame) -> str:

@@ -223,6 +223,42 @@ def contenders(compared: pd.DataFrame) -> pd.DataFrame:
     return compared[compared["sterile"].fillna("") == ""]
 
 
+def ungrown(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are of a source trained on without growing."""
+    return (rows["strategy"] == "continue").fillna(False).astype(bool)
+
+
+def grown(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows at the full budget of grown arms at matched size."""
+    last = finals(rows)
+    return last[last["ranked"] & (last["growth_steps"] > 0).fillna(False)]
+
+
+def rivals(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Where a source trained on ends below the lowest contender of its task and architecture: a record each.
+
+    arm, `best` (that contender) and its `score`; the arm's mean `at_tokens` and, read off at the cost of the
+    contender's run of the same seed, `at_flops`: NaN where a seed has none.
+    """
+    found, last = [], contenders(grown(rows))
+    for (task, _), cell in rows.groupby(CELL, sort=False):
+        group = last[last.index.isin(cell.index)]
+        if not group["scored"].any():
+            continue
+        best = by_arm(group)[0]
+        runs = group[group["arm"] == best["arm"]].set_index("seed")
+        for arm, points in cell[ungrown(cell)].groupby("arm", sort=True):
+            cooled = dict(tuple(points.groupby("seed")))
+            if not runs["scored"].all() or not set(runs.index) <= set(cooled):
+                continue
+            ends = points[points["budget"].isin(runs["budget"]) & points["seed"].isin(runs.index)]
+            tokens = float(ends["score"].mean()) if len(ends) == len(runs) else np.nan
+            flops = float(np.mean([read_off(cost, cooled[seed])[0] for seed, cost in runs["flops"].items()]))
+            record = {"task": task, "arm": arm, "best": best["arm"], "score": best["score"]}
+            found.append(record | {"at_tokens": tokens, "at_flops": flops})
+    return [r for r in found if r["at_tokens"] < r["score"] or r["at_flops"] < r["score"]]
+
+
 def mean_difference(compared: pd.DataFrame, column: str) -> pd.Series:
     """Mean over seeds of a difference, per arm; NaN where a seed that did not finish has none: it is not dropped."""
     lost = (compared[column].isna() & ~compared["scored"]).groupby(compared["arm"]).any()
@@ -268,7 +304,10 @@ def ledger(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def spent(stages: pd.DataFrame) -> pd.DataFrame:
-    """Per kind of stage: how many, what they cost, and `flops_unshared`: the cost had every arm paid for its own."""
+    """Per kind of stage: how many, what they cost, and `flops_unshared`: each stage once for every arm that passes it.
+
+    An arm's budget points share its trunk there; summing every point's path instead, as a plan does, gives more.
+    """
     stages = stages.assign(flops_unshared=stages["flops"] * stages["arms"].fillna(1).astype("float64"))
     sums = ["tokens", "flops", "flops_eval", "wall_s", "flops_unshared"]
     grouped = stages.groupby("kind", sort=False)
@@ -282,7 +321,11 @@ def gaps(rows: pd.DataFrame, spec: Mapping[str, Any], planned: int | None = None
     """
     if rows.empty:
         return ["No result has been written yet: every table and figure below is empty."]
-    found = [f"{len(rows):,} of {planned:,} planned rows are there."] if planned and len(rows) < planned else []
+    found = (
+        [f"{len(rows):,} of {planned:,} planned rows {'is' if len(rows) == 1 else 'are'} there."]
+        if planned and len(rows) < planned
+        else []
+    )
     asked, full = (spec.get("budget") or {}).get("tokens"), full_budget(rows)
     if asked and full and full < 0.98 * asked:
         found.append(f"No run has reached the full budget of {asked:,} tokens: what is shown stands at {full:,}.")

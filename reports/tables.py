@@ -82,9 +82,12 @@ def _text(text: str, name: str) -> Spec:
 
 
 def _arm(record: Record) -> Cell:
-    """The arm's name, which may break after its signs, with a badge on sterile controls."""
+    """The arm's name, which may break after its signs, titled with how to run it; a badge on sterile controls."""
     badge = Markup('<span class="badge">sterile control</span>') if record["sterile"] else Markup("")
-    return Cell(text=_breaking(str(record["arm"])) + badge, value=record["arm"])
+    name = Markup('<span title="{}">{}</span>').format(
+        words.command(record["study"], record["arm"]), _breaking(str(record["arm"]))
+    )
+    return Cell(text=name + badge, value=record["arm"])
 
 
 def _breaking(arm: str) -> Markup:
@@ -277,7 +280,7 @@ def spent(stages: pd.DataFrame) -> Table:
         _number("stages", "stages", words.count),
         _number("tokens", "tokens", words.count),
         _number("spent", "flops", words.flops),
-        _number("had every arm paid alone", "flops_unshared", words.flops),
+        _number("had arms shared no stage", "flops_unshared", words.flops),
         _number("evaluation, apart", "flops_eval", words.flops),
         _number("time", "wall_s", words.seconds),
     ]

@@ -4,8 +4,10 @@
 ('1.7903', '−0.0345', '1.23 TFLOPs', '0.781×')
 """
 
+import glob
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -125,6 +127,15 @@ def plural(number: int, noun: str) -> str:
 def listing(items: Sequence[str], last: str = "and") -> str:
     """a, b and c."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+
+
+def command(study: str | None, arm: str) -> str:
+    """What runs one arm of a study; --only is a pattern, so its signs are escaped in the name.
+
+    >>> command("quick", "transformer/lora(rank=8)")
+    "growbench run quick --only 'transformer/lora(rank=8)'"
+    """
+    return f"growbench run {shlex.quote(study or 'STUDY')} --only {shlex.quote(glob.escape(arm))}"
 
 
 def span(values: Sequence[float], form: Any = loss) -> str:

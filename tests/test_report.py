@@ -1,8 +1,10 @@
 """The report: what it computes by hand-made numbers, and the page as a parser, a reader and a browser see it."""
 
+import fnmatch
 import itertools
 import math
 import re
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ import report_data
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growbench.reports import drawing, figures, page, summary, words
+from growbench.reports import drawing, figures, page, prose, summary, words
 from growbench.results import CURVES, RESULTS, STAGES, UNSCORED
 
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -248,7 +250,67 @@ def test_signed_rounds_once_and_has_no_negative_zero(value: float) -> None:
     assert text != "-0.0000"
 
 
+def test_the_source_trained_on_is_named_where_it_ends_below_the_best_grown_arm() -> None:
+    rows = [
+        {
+            "arm": arm, "strategy": strategy, "architecture": "t", "task": "pycode", "seed": seed, "status": "ok",
+            "rung": rung, "matched": bool(rung), "growth_steps": int(arm == "pad" or arm == "worse"), "budget": budget,
+            "flops": flops, "loss": loss + seed,
+        }
+        for seed in (0, 1)
+        for arm, strategy, rung, budget, flops, loss in (
+            ("pad", "zero_pad", 1, 100, 2e12, 3.0),
+            ("worse", "zero_pad", 1, 100, 4e12, 3.1),
+            ("continue", "continue", 0, 100, 1e12, 3.2),
+            ("continue", "continue", 0, 200, 4e12, 2.6),
+        )
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    (found,) = summary.rivals(summary.annotate(frame))
+    assert (found["arm"], found["best"], found["score"]) == ("continue", "pad", pytest.approx(3.5))
+    assert found["at_tokens"] == pytest.approx(3.7)
+    assert found["at_flops"] == pytest.approx(3.4)  # half way in log FLOPs between 3.2 and 2.6, plus half a seed
+    cheap = frame.assign(flops=frame["flops"].where(frame["budget"] < 200, 16e12))  # 2.6 costs more: 3.05 at 2e12
+    assert summary.rivals(summary.annotate(cheap)) == []
+    assert summary.rivals(summary.annotate(frame[(frame["seed"] == 0) | (frame["arm"] != "continue")])) == []
+
+
+def test_sentences_of_one_arm_are_grammatical() -> None:
+    assert prose._ended(pd.Series([-0.1]), "lower") == "the one grown arm ended lower"
+    assert prose._ended(pd.Series([0.1]), "lower") == "the one grown arm did not end lower"
+    assert prose._ended(pd.Series([0.1, 0.2]), "lower") == "none of 2 grown arms ended lower"
+    assert prose._ended(pd.Series([-0.1, 0.2]), "lower") == "1 of 2 grown arms ended lower"
+    assert prose._ended(pd.Series([-0.1, -0.2]), "lower") == "all 2 grown arms ended lower"
+
+
+@given(st.text(st.sampled_from("ab/[]()*?='\" "), max_size=9), st.text(st.sampled_from("ab/[]()*?='\" "), max_size=9))
+def test_the_command_of_a_row_runs_that_arm_alone(arm: str, other: str) -> None:
+    *_, study, option, pattern = shlex.split(words.command("quick", arm))
+    assert (study, option) == ("quick", "--only")
+    assert fnmatch.fnmatchcase(other, pattern) == (other == arm)
+    assert fnmatch.fnmatchcase(arm, pattern)
+
+
 # ------------------------------------------------------------------------------------------------ page
+
+
+def test_the_page_says_how_to_run_a_row_again_what_is_summed_and_why_continue_gets_more() -> None:
+    again = parsed().text(next(i for i, attrs in parsed().all("p") if attrs.get("id") == "again"))
+    assert "At commit 0123456789abcdef0123456789abcdef01234567, growbench run quick --only " in again
+    titles = {attrs.get("title") for _, attrs in parsed().all("span")}
+    assert "growbench run quick --only 'transformer/zero_pad[[]ffn]'" in titles
+    facts = parsed().text(next(i for i, attrs in parsed().all("dl")))
+    assert "; continue also at 960,000, where its FLOPs meet those of the grown arms" in facts
+    assert "scratch@0 is trained from its start at rung 0" in parsed().text(0)
+    stages = report_data.tables()[2]
+    alone = words.flops((stages["flops"] * stages["arms"]).sum())
+    assert f"less than the {alone} had no two arms shared a stage" in parsed().text(0)
+
+
+def test_the_source_trained_on_is_drawn_in_the_total_view_alone() -> None:
+    costs = ("total", "continued", "ladder")
+    arms = [{row["arm"][0] for row in parsed().table(f"data-cost-{view}-pycode-transformer")} for view in costs]
+    assert ["transformer/continue" in found for found in arms] == [True, False, False]
 
 
 def test_ids_are_unique_and_references_resolve() -> None:
@@ -273,7 +335,7 @@ def test_nothing_is_loaded() -> None:
 
 def test_every_figure_can_be_read_without_seeing_it() -> None:
     tags = [tag for tag, _ in parsed().elements]
-    pictures = [(i, attrs) for i, attrs in parsed().all("svg")]
+    pictures = [(i, attrs) for i, attrs in parsed().all("svg") if "aria-hidden" not in attrs]
     assert len(pictures) == 10  # two architectures: three cost views, tokens, differences
     for i, attrs in pictures:
         inside = [k for k in range(i, len(tags)) if i in parsed().parents[k]]
@@ -282,6 +344,10 @@ def test_every_figure_can_be_read_without_seeing_it() -> None:
         assert len(next(parsed().text(k) for k in inside if tags[k] == "desc")) > 40
         assert [k for k in inside if tags[k] == "text"]  # text is text, in the reader's fonts
     assert tags.count("figcaption") == tags.count("figure") == 10
+    keys = [parsed().text(i) for i, attrs in parsed().all("ul") if attrs.get("class") == "key"]
+    assert len(keys) == 8  # below each plot of lines
+    assert all("scratch" in key for key in keys)
+    assert "orthogonal" in keys[0]
 
 
 def test_every_table_is_readable_by_ear() -> None:
@@ -395,6 +461,11 @@ def test_failures_are_listed_in_full_and_sterile_controls_labelled() -> None:
     )
 
 
+def _mean(arm: str, budget: int) -> str:
+    results = report_data.tables()[0]
+    return f"{results[(results['arm'] == arm) & (results['budget'] == budget)]['bits_per_byte'].mean():.4f}"
+
+
 def test_words_state_the_numbers_and_decide_nothing() -> None:
     text = parsed().text(next(i for i, attrs in parsed().all("section") if attrs["id"] == "answer"))
     results = report_data.tables()[0]
@@ -402,9 +473,16 @@ def test_words_state_the_numbers_and_decide_nothing() -> None:
     assert f"transformer/scratch has the lowest mean at the full budget: {scratch.mean():.4f} bits per byte" in text
     assert f"seeds {scratch.min():.4f} to {scratch.max():.4f}" in text
     assert "nothing is decided" in text
+    best = "transformer/zero_pad[scale=true]"  # beside continue at 960,000 tokens, of the same cost
     assert (
-        "At equal tokens, 1 of 10 grown arms at matched size ended below scratch, in the mean over seeds; "
-        "at equal FLOPs, against scratch’s interpolated loss, all of 8 grown arms did. "
+        "At equal tokens, in the mean over seeds, 1 of 10 grown arms at matched size ended below scratch; "
+        "at equal FLOPs, all 8 grown arms ended below scratch’s interpolated loss. "
+        "But the smaller source, trained on without growing, ended lower than the best grown arm: "
+        f"transformer/continue at equal FLOPs ({_mean('transformer/continue', 960_000)}), where "
+        f"{best} ends at {_mean(best, 480_000)} bits per byte; "
+        f"tokenformer/continue at equal tokens ({_mean('tokenformer/continue', 480_000)}) and at equal FLOPs "
+        f"({_mean('tokenformer/continue', 960_000)}), where tokenformer/zero_tokens ends at "
+        f"{_mean('tokenformer/zero_tokens', 480_000)} bits per byte. "
         "Arms that end in another shape than the ladder’s are set beside scratch of that shape, where it was run."
         in text
     )
@@ -413,6 +491,10 @@ def test_words_state_the_numbers_and_decide_nothing() -> None:
     bits = f"{longer['bits_per_byte'].mean():.4f} bits per byte"
     assert f"{bits} after 960,000 tokens for 47.2 GFLOPs (none of 7 grown arms ended lower)" in text
     assert "nats" not in text
+    costs = (
+        "The source cost 11.8 GFLOPs for 240,000 tokens, 25.0 % of a grown arm’s whole cost; scratch costs 70.8 GFLOPs."
+    )
+    assert costs in text  # 6 x 8,192 x 240,000 of 6 x (8,192 + 24,576) x 240,000; 6 x 24,576 x 480,000
     header = parsed().text(next(i for i, _ in parsed().all("header")))
     assert "Untuned." in header
     assert "Screening: 3 seeds, no test is shown." in header
@@ -564,7 +646,11 @@ def test_each_task_of_a_mixed_study_speaks_its_own_metric() -> None:
     for task, unit, other in (("pycode", "bits/byte", "nats/token"), ("grammar", "nats/token", "bits/byte")):
         for figure, labels in (("cost-total", 1), ("tokens", 1), ("paired", 2)):
             drawn = found.text(
-                next(i for i, a in found.all("svg") if f"{figure}-{task}-transformer-title" in a["aria-labelledby"])
+                next(
+                    i
+                    for i, a in found.all("svg")
+                    if f"{figure}-{task}-transformer-title" in a.get("aria-labelledby", "")
+                )
             )
             assert drawn.count(unit) == labels
             assert other not in drawn
@@ -590,7 +676,9 @@ def test_arms_are_compared_at_every_rung_they_pass() -> None:
     assert "On the way, at rung 1 after 300,000 tokens, where scratch of that size ends at" in found.text(0)
     apart = [(row["arm"][1], row["tokens"][0]) for row in found.table("unmatched-pycode")]
     assert ("transformer/lora[rank=4]", "300,000") in apart
-    marks = found.text(next(i for i, a in found.all("svg") if "tokens-pycode-transformer-desc" in a["aria-labelledby"]))
+    marks = found.text(
+        next(i for i, a in found.all("svg") if "tokens-pycode-transformer-desc" in a.get("aria-labelledby", ""))
+    )
     assert "Growth at 240,000 and 300,000 tokens." in marks
     without = results[~results["strategy"].eq("scratch") | (results["rung"] != 1)]
     assert "there is no from-scratch run to compare with" in Page(render(without)).text(0)
@@ -646,6 +734,23 @@ def test_long_names_stay_apart_in_figures() -> None:
     assert {len(drawing.short(name)) for name in names} == {drawing.CHARACTERS}
 
 
+def test_arms_of_one_figure_differ_in_colour_or_dash() -> None:
+    """Nine strategies on each of two architectures, three of them on both: more than there are colours in all."""
+    names = {"transformer": range(9), "tokenformer": range(6, 15)}
+    arms = {
+        architecture: tuple(report_data.Arm(strategy=f"method_{k:02}", offset=0.01) for k in own)
+        for architecture, own in names.items()
+    }
+    look = drawing.looks(summary.annotate(report_data.tables(arms=arms)[0]))
+    for architecture, own in names.items():
+        mine = [look[f"{architecture}/method_{k:02}"] for k in own]
+        assert len({(v.colour, str(v.dash)) for v in mine}) == len(mine)
+        assert len({v.colour for v in mine}) >= 6
+    for k in range(6, 9):
+        one, other = (look[f"{architecture}/method_{k:02}"] for architecture in names)
+        assert (one.colour, one.marker, one.dash) == (other.colour, other.marker, other.dash)
+
+
 def test_many_arms_keep_their_looks_and_their_names() -> None:
     many = tuple(report_data.Arm(strategy=f"method_{k:02}", offset=0.002 * k) for k in range(24))
     arms = {"transformer": (*report_data.ARMS["transformer"][:3], *many)}
@@ -692,7 +797,9 @@ def test_a_grid_of_schedules_stays_legible() -> None:
         for name in ("scratch", "scratch[ffn]", "method_0", "method_0 @at_6"):
             assert f">{name}<" in figure.svg
         assert ">method_4 @at_6<" not in figure.svg
-        more = len(set(rows["arm"])) - drawing.NAMED - (0 if figure is lines[-1] else 2)  # two sizes are not matched
+        # scratch@0 is not matched, nor is continue, which the view total draws all the same
+        unmatched = 1 if figure is lines[0] else 0 if figure is lines[-1] else 2
+        more = len(set(rows["arm"])) - drawing.NAMED - unmatched
         assert f">faint: {more} more arms<" in figure.svg
         assert f"{more} more arms are drawn faint" in figure.caption
         assert float(re.findall(r'viewBox="0 0 \S+ (\S+)"', figure.svg)[0]) < 72 * 5
@@ -763,6 +870,13 @@ def test_in_a_browser(tmp_path: Path, script: bool) -> None:
         else:
             assert tab.locator("details[data-view]").count() == 3
             assert tab.locator("details[data-view] > summary").last.is_visible()
+        assert tab.locator(".key:visible").count() >= 4
+        for width, columns in ((700, 1), (1000, 1), (1300, 1), (1600, 2)):
+            tab.set_viewport_size({"width": width, "height": 900})
+            assert tab.locator(".key:visible").count() == 0
+            shown = [box for box in tab.locator(".picture").all() if box.is_visible()]
+            assert all(box.evaluate("box => box.scrollWidth <= box.clientWidth") for box in shown)
+            assert len({box.bounding_box()["x"] for box in shown}) == columns  # type: ignore[index]
         browser.close()
     assert requests == [path.as_uri()]
     assert problems == []
