@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
@@ -128,6 +129,8 @@ def run(
         _print_json(asdict(summary) | {"study": plan.study.study, "out": str(folder), "report": str(page)})
     else:
         print(_outcome(folder, summary.finished, summary.cached, summary.failed))
+        if only or seeds:
+            print("Results and report hold this selection; the command without --only and --seeds shows all again.")
         print(page)
     raise typer.Exit(1 if summary.failed else 0)
 
@@ -139,12 +142,18 @@ def plan(
     seeds: Seeds = None,
     only: Only = None,
     plugin: PluginPaths = None,
+    stages: Annotated[bool, typer.Option("--stages", help="List every stage too.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Say what a run would do and cost, and what is there already."""
     planned = _plan(study, seeds, plugin, only)
-    _print(planned.describe(out or Path("runs") / planned.study.study), as_json)
+    folder = out or Path("runs") / planned.study.study
+    said = {"out": str(folder)} | planned.describe(folder)
+    if not as_json and not stages:
+        rows = said.pop("stages")
+        said = {"stages": len(rows)} | said | {"left": Counter(row["why"] for row in rows if not row["cached"])}
+    _print(said, as_json)
 
 
 @app.command()

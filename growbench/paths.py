@@ -365,6 +365,7 @@ class Builder:
             "unit": data.unit,
             "sterile": made.sterile,
             "preserves": made.preserves,
+            "from_scratch": not made.source,
             "parametrization": self.study.parametrization,
             "learning_rate": self.study.train.learning_rate,
             "tuned": False,

@@ -16,7 +16,7 @@ from growbench.paths import Arm, Builder
 from growbench.store import Record, Stage, Store
 from growbench.study import Study
 
-ASSUMED_RATE = 5e9
+ASSUMED_RATE = 15e9
 """FLOPs per second and worker that a time is estimated with while no stage of the study has been measured."""
 
 
@@ -60,7 +60,7 @@ class Plan:
             own = {name: getattr(stage, name) for name in ("kind", "label", "tokens", "flops")}
             why = "" if cached else _why(stage, places.get(stage.label))
             rows.append({"stage": key} | own | {"cached": cached, "why": why})
-        left = sum(stage.flops for stage, row in zip(self.stages.values(), rows, strict=True) if not row["cached"])
+        left = sum(float(row["flops"]) for row in rows if not row["cached"])
         rate = _rate(records.values())
         return {
             "study": self.study.study,
@@ -69,14 +69,28 @@ class Plan:
             "stages": rows,
             "cached": sum(bool(row["cached"]) for row in rows),
             "tokens": sum(stage.tokens for stage in self.stages.values()),
-            "flops": sum(stage.flops for stage in self.stages.values()),
-            "flops_unshared": sum(self.stages[key].flops for a in self.arms for p in a.points for key in p.path),
+            "flops": float(sum(stage.flops for stage in self.stages.values())),
+            "flops_unshared": float(sum(self.stages[key].flops for a in self.arms for p in a.points for key in p.path)),
             "flops_left": left,
             "seconds_per_worker_left": left / (rate or ASSUMED_RATE),
             "rate_measured": rate is not None,
             "skipped": dict(self.skipped),
             "unmatched": sorted({a.about["arm"] for a in self.arms for p in a.points if not p.size["matched"]}),
+            "notes": self._notes(),
         }
+
+    def _notes(self) -> list[str]:
+        """What a reader of the results would hold against the study."""
+        notes = []
+        if not any(arm.about["from_scratch"] for arm in self.arms):
+            notes.append("no arm is trained from scratch: add the strategy scratch, or growth is compared with nothing")
+        for task in self.tasks:
+            epochs = max(p.budget for arm in self.arms for p in arm.points) / task["train_tokens"]
+            if epochs > 1:
+                notes.append(f"{task['name']} is read {epochs:.2g} times: a verdict needs less than one epoch of data")
+        if not any(stage.kind == "grow" for stage in self.stages.values()):
+            notes.append("nothing grows: no strategy changes a rung, or the ladders' rungs are equal")
+        return notes
 
 
 def _rate(records: Iterable[Record]) -> float | None:

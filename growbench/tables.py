@@ -101,7 +101,7 @@ def status(out: Path) -> dict[str, Any]:
         if found != "ok":
             problems.append({"stage": label, "status": found, "reason": reason})
     about = {"study": plan["name"], "out": str(out), "stages": len(plan["stages"])}
-    return about | counts | {"problems": problems}
+    return about | counts | {"left": len(plan["stages"]) - sum(counts.values()), "problems": problems}
 
 
 def provenance(out: Path) -> dict[str, Any]:

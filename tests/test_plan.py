@@ -471,3 +471,15 @@ def test_the_plan_s_file_holds_what_the_tables_need(tmp_path: Path) -> None:
     ]
     assert {strategy["name"]: strategy["summary"] for strategy in read["strategies"]}["mine"] == "A pad of mine."
     assert Study.model_validate(plan.study.model_dump()) == plan.study
+
+
+def test_the_plan_notes_what_a_reader_would_hold_against_the_study(tmp_path: Path) -> None:
+    def notes(**changes: Any) -> str:
+        return " ".join(toy.plan(tmp_path, **changes).describe()["notes"])
+
+    assert notes(strategies=["scratch", "zero_pad"]) == ""
+    assert "no arm is trained from scratch" in notes(strategies=["zero_pad"])
+    small = {"transformer": [toy.LADDERS["transformer"][0]] * 2}
+    assert "nothing grows" in notes(strategies=["scratch", "zero_pad"], ladders=small)
+    long = notes(strategies=["scratch", "zero_pad"], budget={"tokens": 160 * toy.STEP})
+    assert "is read 1.4 times" in long  # 10,240 of 7,200 bytes

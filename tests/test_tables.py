@@ -260,7 +260,7 @@ def test_a_run_under_way_shows_the_rows_that_are_there(toy_run: toy.Run, tmp_pat
 
 def test_status_counts_and_names_what_went_wrong(toy_run: toy.Run, tmp_path: Path) -> None:
     store, count = copied(toy_run, tmp_path), len(toy_run.plan.stages)
-    counts = {"stages": count, "ok": count, "diverged": 0, "failed": 0, "damaged": 0}
+    counts = {"stages": count, "ok": count, "diverged": 0, "failed": 0, "damaged": 0, "left": 0}
     assert status(store.out) == {"study": "toy", "out": str(store.out), "problems": []} | counts
     first, second, third = [a.points[-1].path[-1] for a in toy_run.plan.arms][:3]
     spoilt(store, toy_run, first, "diverged")
