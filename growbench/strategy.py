@@ -154,6 +154,10 @@ class Strategy:
             if any(axes.open_dims(weight, own, sides)):
                 fresh = model.draw(weight, grown.scaling, rng, torch.float64)
                 noise = self.fill(weight, out[name], own, fresh)
+                if tuple(noise.shape) != weight.sizes:
+                    raise ValueError(
+                        f"fill returned sizes {tuple(noise.shape)} for {name} ({weight.label}): return {weight.sizes}"
+                    )
                 out[name] = out[name] + axes.free(noise, weight, own, sides).to(out[name].dtype)
         return out
 

@@ -150,7 +150,7 @@ def execute(
 
     def failed(error: BaseException) -> Record:
         events.append({"event": "error", "text": "".join(traceback.format_exception(error))})
-        return write(Outcome(status="failed", reason=f"{type(error).__name__}: {error}"))
+        return write(Outcome(status="failed", reason=f"{type(error).__name__}: {error}{_where(error)}"))
 
     try:
         parent = Checkpoint.load(store.folder(stage.parent) / CHECKPOINT) if stage.parent else None
@@ -161,6 +161,15 @@ def execute(
         return write(outcome)
     except (RuntimeError, TypeError, ValueError) as error:  # a strategy returned what no checkpoint can hold
         return failed(error)
+
+
+def _where(error: BaseException) -> str:
+    """The last line outside growbench's core and libraries that an error passed through: a plugin's, if any."""
+    core, libraries = str(Path(__file__).parent), ("site-packages", sys.base_prefix)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if str(Path(frame.filename).parent) != core and not any(part in frame.filename for part in libraries):
+            return f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return ""
 
 
 def _peak_memory() -> int:

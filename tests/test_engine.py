@@ -512,7 +512,8 @@ def test_what_goes_wrong_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert results.pop("scratch@0") == results.pop("scratch") == results.pop("exit once") == ("ok", "")
     at = 21 * toy.STEP
     assert results["nan"] == ("diverged", f"the loss was not finite at token {at:,}")
-    assert results["raise"] == ("failed", "RuntimeError: out of ideas")
+    line = 1 + WRONG[: WRONG.index("raise RuntimeError")].count("\n")
+    assert results["raise"] == ("failed", f"RuntimeError: out of ideas (wrong.py, line {line})")
     assert results["kill"] == ("failed", "its worker was killed by SIGKILL, 3 times")
     rows = pd.read_parquet(out / "results.parquet").query("status != 'ok'")
     assert (rows["loss"] == math.log(256)).all()

@@ -216,3 +216,12 @@ def test_a_widen_alone_makes_a_working_strategy() -> None:
     assert share > 1e-3
     with pytest.raises(ValueError, match="override widen"):
         grow(Strategy(), state, target, 19)
+
+    class Short(Doubled):
+        def fill(self, weight: Any, grown: Any, grown_maps: Any, fresh: Any) -> Any:
+            return fresh[:1]
+
+    with pytest.raises(
+        ValueError, match=r"fill returned sizes .* for 0/q/values \(head key q_token\*\): return \(2, 4, 16\)"
+    ):
+        grow(Short(), state, target, 20)
