@@ -13,6 +13,7 @@ transformer. `nonlinearity` is the one of every Pattention layer.
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, Literal, get_args
 
 from growbench.labels import Admits, Axis, Weight, parse
@@ -239,12 +240,13 @@ def partial(source: Shape, params: int, only: Sequence[str], layers: Sequence[in
         low, high = (
             (middle, high) if _scaled(source, middle, names, layers).params_non_embedding <= params else (low, middle)
         )
-    best = _scaled(source, low, names, layers)
-    for name in sorted(names - {"residual"}):
-        for layer in layers:
+    best, fits = _scaled(source, low, names, layers), True
+    while fits:
+        fits = False
+        for name, layer in product(sorted(names - {"residual"}), layers):
             more = _resized(best, name, {layer: best.at(name, layer) + 1})
             if more.params_non_embedding <= params:
-                best = more
+                best, fits = more, True
     if abs(best.params_non_embedding - params) > 0.01 * params:
         raise ValueError(
             f"growing {' and '.join(only)} alone gives {best.params_non_embedding:,} weights at the nearest, not "

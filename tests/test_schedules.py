@@ -216,6 +216,15 @@ def test_restricted_shapes_grow_where_they_may(part: str, rung: dict[str, Any], 
             assert not grew or (name in names and layer in layers)
 
 
+def test_a_coarse_residual_leaves_the_rest_to_finer_sizes() -> None:
+    """One more residual unit is 4 % of these weights: the feed-forward fills what it leaves."""
+    source = Shape(layers=1, residual=8, heads=1, key=8, value=8, ffn=32)
+    shape = partial(source, 3456, ["residual", "ffn"], [0])
+    assert shape.params_non_embedding == pytest.approx(3456, rel=0.01)
+    assert shape.residual > 8
+    assert shape.ffn > 32  # type: ignore[operator]
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
