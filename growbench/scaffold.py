@@ -1,5 +1,6 @@
 """A new strategy: a file that works, the test that examines it, and a README to go on from."""
 
+import ast
 import keyword
 import sys
 from importlib.util import find_spec
@@ -61,12 +62,14 @@ A growth strategy for growbench: say here what it copies, what it draws, and why
 def new_strategy(name: str, out: Path) -> list[Path]:
     """Write NAME.py, test_NAME.py and README.md into a folder, and return their paths.
 
-    ValueError for a name that a plugin cannot have; FileExistsError, before anything is written, where one is there.
+    ValueError for a name that a plugin cannot have, or where a file stands in place of the folder; FileExistsError,
+    before anything is written, where one is there.
     """
     if why := _refused(name):
         raise ValueError(f"a strategy cannot be named {name!r}: {why}")
-    title = name.replace("_", " ").capitalize()
-    words = {"name": name, "title": title, "cls": "".join(part.capitalize() for part in name.split("_"))}
+    if blocked := next((place for place in (out, *out.parents) if place.exists() and not place.is_dir()), None):
+        raise ValueError(f"{blocked} is no folder: give --out a folder, or a path where one can be made")
+    words = {"name": name, "title": name.replace("_", " ").capitalize(), "cls": _class(name)}
     files = {f"{name}.py": STRATEGY, f"test_{name}.py": TEST, "README.md": README}
     for file in files:
         if (out / file).exists():
@@ -77,12 +80,24 @@ def new_strategy(name: str, out: Path) -> list[Path]:
     return [out / file for file in files]
 
 
+def _class(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _imported() -> set[str]:
+    """The names that a new strategy's file imports, which its class would hide."""
+    tree = ast.parse(STRATEGY.format(name="name", title="Title", cls="Class"))
+    return {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+
 def _refused(name: str) -> str:
     """Why a name cannot be a strategy's; empty where it can."""
     if not (name.isidentifier() and name.isascii() and name.islower()) or name.startswith(("_", "test_")):
         return "use lower-case letters, digits and underscores, a letter first, not test_, as in my_method"
-    if keyword.iskeyword(name):
+    if keyword.iskeyword(name) or keyword.iskeyword(_class(name)):
         return "it is a word of Python"
+    if _class(name) in _imported():
+        return f"its class would hide the {_class(name)} that its file imports"
     if name in plugins.discover("strategy"):
         return "there is a strategy of that name"
     if name in sys.stdlib_module_names or ((spec := find_spec(name)) and spec.origin):

@@ -22,6 +22,7 @@ import os, random
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -170,6 +171,12 @@ STRATEGIES = [
             return super().grow(state, replace(shape, ffn=max(shape.ffn - 1, state.shape.ffn)), probe, rng)
         """,
     ),
+    strategy(
+        "shapes",
+        "larger than asked",
+        "return the shape asked for, or a smaller one",
+        "def target(self, source, target): return replace(target, ffn=4 * target.ffn)\n",
+    ),
     growing("shapes", "a weight more", "a weight mine that", "weights['mine'] = weights['embed']"),
     growing(
         "untouched",
@@ -206,6 +213,18 @@ STRATEGIES = [
     ),
     strategy(
         "seeded",
+        "numpy's global draws",
+        "one seed gave two results",
+        """
+        def fill(self, weight, grown, grown_maps, fresh):
+            kept = np.random.get_state()
+            drawn = 0.1 * torch.as_tensor(np.random.standard_normal(tuple(fresh.shape)))
+            np.random.set_state(kept)
+            return drawn
+        """,
+    ),
+    strategy(
+        "seeded",
         "a counter",
         "keep nothing between calls",
         """
@@ -233,6 +252,27 @@ STRATEGIES = [
         "def widen(self, axis, old, new, rng): return maps.zero_pad(old, new)\n",
     ),
     strategy("preserves", "undersells", "undersells itself", "preserves: ClassVar[str] = 'nothing'\n"),
+    growing(
+        "preserves",
+        "a head of muP under standard",
+        "standard): map each axis as it admits",
+        """
+        if "head" in weights and not growth.layers:
+            weights["head"] = axes.grow(state.weights["head"], shape.weights["head"], growth.maps)
+        """,
+    ),
+    growing(
+        "preserves",
+        "tied and uneven",
+        "tied embedding, uneven width): map each axis",
+        "weights['embed'] = weights['embed'] * (1.1 if shape.tied and shape.residual % 2 else 1.0)",
+    ),
+    growing(
+        "preserves",
+        "tied and deep",
+        "tied embedding, depth): map each axis",
+        "weights['embed'] = weights['embed'] * (1.1 if shape.tied and growth.layers else 1.0)",
+    ),
     strategy("preserves", "another word", "return 'function' or 'nothing'", "preserves: ClassVar[str] = 'all'\n"),
     growing(
         "preserves",
@@ -253,6 +293,22 @@ STRATEGIES = [
         sizes = {str(axis): float(size) for axis, size in state.shape.axes.items()}
         held = {name: sizes.get(name, n) for name, n in padded.state.norms.items()}
         growth, weights = replace(padded, state=replace(padded.state, norms=held)), dict(padded.state.weights)
+        """,
+    ),
+    strategy(
+        "composes",
+        "stacks what was deepened",
+        "depth): use the state's own shape and norms",
+        "def deepen(self, old, new): return maps.insert(old, new) if old == 2 else maps.stack(old, new)\n",
+    ),
+    growing(
+        "alive",
+        "a dead layer without maps",
+        "no gradient reaches layer",
+        """
+        dead = [f"{layer}/" for layer in growth.layers.muted] if growth.layers else []
+        weights = {n: 0 * w if n.startswith(tuple(dead)) else w for n, w in weights.items()}
+        growth = Growth(state=growth.state) if dead else growth
         """,
     ),
     strategy(
@@ -292,9 +348,38 @@ STRATEGIES = [
         "growth = replace(growth, state=replace(growth.state, first={}))",
     ),
     growing(
+        "moments",
+        "first moments as weights",
+        "the first moment of",
+        """
+        if not growth.layers:
+            labels = {n: state.scaling.reads(w) for n, w in shape.weights.items()}
+            first = {n: axes.grow(m, labels[n], growth.maps) for n, m in state.first.items()}
+            growth = replace(growth, state=replace(growth.state, first=first))
+        """,
+    ),
+    growing(
+        "moments",
+        "second moments as first",
+        "second ones by axes.transport_square",
+        """
+        if not growth.layers:
+            labels = {n: state.scaling.reads(w) for n, w in shape.weights.items()}
+            second = {n: axes.transport(v, labels[n], growth.maps) for n, v in state.second.items()}
+            growth = replace(growth, state=replace(growth.state, second=second))
+        """,
+    ),
+    growing(
+        "moments",
+        "scaled",
+        "carry them with state.widen",
+        "growth = replace(growth, state=replace(growth.state, first={n: 2 * m for n, m in growth.state.first.items()}))",
+    ),
+    growing(
         "transport",
         "other maps",
         "are not those by which it grew",
+        "growth = replace(growth, state=growth.state.reset())\n"
         "growth = replace(growth, maps={a: maps.net2net(a, m.old, m.new, rng) for a, m in growth.maps.items()})",
     ),
     growing(

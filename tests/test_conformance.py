@@ -92,6 +92,23 @@ def test_the_mutants_differ_from_a_plugin_that_passes(tmp_path: Path) -> None:
     assert {result.status for result in results} == {"passed"}, results
 
 
+@pytest.mark.parametrize("alone", ["value", "head", "token"])
+def test_a_strategy_of_one_kind_of_axis_is_examined(alone: str, tmp_path: Path) -> None:
+    """One that supports no more than that is sound, and all that it grows is found."""
+    path = tmp_path / "mutant.py"
+    path.write_text(
+        STRATEGY.replace("model, plugins", "model")
+        + "    def supports(self, source, target):\n"
+        + "        from growbench.state import changed\n"
+        + "        deeper = source.layers != target.layers\n"
+        + f"        others = deeper or any(not a.name.endswith('{alone}') for a in changed(source, target))\n"
+        + "        return 'it grows one kind of axis, and others grow too' if others else ''\n"
+    )
+    results = {result.check: result for result in check(path)}
+    assert failed(list(results.values())) == {}
+    assert {results[name].status for name in ("supports", "preserves", "composes", "alive", "moments")} == {"passed"}
+
+
 def test_every_check_says_what_it_guards() -> None:
     for name in ("net2net", "grammar"):
         assert all(check_.guards for check_ in suite(name).checks.values())
@@ -192,6 +209,9 @@ def test_json_is_one_object(folder: Path) -> None:
         ("test_mine", "lower-case"),
         ("", "lower-case"),
         ("lambda", "a word of Python"),
+        ("none", "a word of Python"),
+        ("strategy", "hide the Strategy that its file imports"),
+        ("axis_map", "hide the AxisMap that its file imports"),
         ("net2net", "there is a strategy of that name"),
         ("json", "hide the module json"),
         ("torch", "hide the module torch"),
@@ -208,6 +228,14 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="is not overwritten"):
         new_strategy("mine", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    for out in ("taken", "taken/below"):
+        code, _, err = growbench("new", "strategy", "mine", "--out", out, folder=tmp_path)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "taken is no folder: give --out a folder" in err
 
 
 def test_what_is_to_be_checked_must_exist(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 import random
 import re
+from dataclasses import replace
 from inspect import cleandoc
 
+import numpy as np
 import torch
 
 from growbench.conformance import Exempt, Failed, collect, defaults, loads
 from growbench.conformance.laws import Subject, alive, checkpoint, composes, moments, nothing, preserves, transport
 from growbench.conformance.trials import CASES, Trial, alike, bits
+
+LARGER = 1.01
+"""How many times the weights asked for, low-rank additions apart, a method's own target may have."""
 
 SOURCE = re.compile(r"arXiv:(\d{4}\.\d{4,5}|[a-z.-]+/\d{7})|\b10\.\d{4,9}/\S+|https?://\S+")
 
@@ -53,9 +58,15 @@ def supports(subject: Subject) -> str:
 
 
 def shapes(subject: Subject) -> str:
-    """the grown state has exactly the shape that target says, in every weight"""
+    """the grown state has exactly the shape that target says, which is no larger than the one asked for"""
     ran = [trial for trial in subject.trials if not trial.error]
     for trial in ran:
+        asked = trial.case.larger(trial.source.shape).params_non_embedding
+        if (own := replace(trial.target, rank=0).params_non_embedding) > LARGER * asked:
+            raise Failed(
+                f"target returned a shape of {own:,} non-embedding weights where {asked:,} were asked for ({trial}): "
+                "return the shape asked for, or a smaller one of the method's own"
+            )
         if trial.misshapen:
             raise Failed(f"{trial.misshapen} ({trial})")
     if not ran:
@@ -101,6 +112,7 @@ def _stir() -> None:
     """Another process would find other global random states."""
     torch.manual_seed(1)
     random.seed(1)
+    np.random.seed(1)  # noqa: NPY002  (what a plugin may draw from)
 
 
 def _equal(one: Trial, other: Trial) -> bool:
