@@ -232,7 +232,7 @@ STRATEGIES = [
 
         def fill(self, weight, grown, grown_maps, fresh):
             self.calls.append(1)
-            return fresh * (1 + 0.01 * len(self.calls))
+            return fresh * (1 + 1e-4 * len(self.calls))
         """,
     ),
     growing(
@@ -373,7 +373,10 @@ STRATEGIES = [
         "moments",
         "scaled",
         "carry them with state.widen",
-        "growth = replace(growth, state=replace(growth.state, first={n: 2 * m for n, m in growth.state.first.items()}))",
+        """
+        first = {n: 2 * m for n, m in growth.state.first.items()}
+        growth = replace(growth, state=replace(growth.state, first=first))
+        """,
     ),
     growing(
         "transport",
@@ -534,11 +537,21 @@ TASKS = [
     task(
         "overlap",
         "a document",
-        "1024 tokens in a row from position ",
+        "64 tokens in a row from position ",
         """
         def load(self, cache):
             train = words("train")
             return Data.from_bytes(train, words("valid", 1000) + train[500:1600] + words("more", 2000))
+        """,
+    ),
+    task(
+        "overlap",
+        "a part of a document",
+        "64 tokens in a row from position ",
+        """
+        def load(self, cache):
+            train = words("train")
+            return Data.from_bytes(train, words("valid", 4000) + train[500:1400] + words("more", 4000))
         """,
     ),
     task(
@@ -568,6 +581,22 @@ TASKS = [
         "a token of none",
         "give the mean over validation",
         "def load(self, cache): return data(unit='token')\n",
+    ),
+    task(
+        "measure",
+        "more bytes than bits",
+        "too few for 400 bytes of text",
+        "def load(self, cache): return data(unit='token', bytes_per_token=400.0)\n",
+    ),
+    task(
+        "measure",
+        "more bits than bytes",
+        "more than 0.01 bytes hold",
+        """
+        def load(self, cache):
+            train, valid = (np.frombuffer(words(role), np.uint16) for role in ("train", "valid"))
+            return Data(train=train, valid=valid, vocab=2**16, unit="token", bytes_per_token=0.01)
+        """,
     ),
     task(
         "entropy",

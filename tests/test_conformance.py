@@ -126,6 +126,19 @@ def test_hashes_are_equal_where_stretches_are(text: bytes, length: int) -> None:
     assert [[a == b for b in stretches] for a in stretches] == (found[:, None] == found[None]).tolist()
 
 
+@pytest.mark.parametrize(("repeated", "length"), [(0, 64), (100, 256), (300, 1024)])
+def test_a_document_is_longer_than_what_training_repeats(repeated: int, length: int) -> None:
+    """Random bytes, of which the last ones of training hold a licence that is also at its beginning."""
+    from growbench.task import Data
+
+    train, valid = (
+        np.random.default_rng(seed).integers(256, size=n, dtype=np.uint8) for seed, n in enumerate((20000, 4000))
+    )
+    train[-1000 : -1000 + repeated] = train[:repeated]
+    data = Data(train=train, valid=valid, vocab=256, unit="byte", bytes_per_token=1.0)
+    assert task_checks._document(data) == length
+
+
 def test_an_n_gram_model_by_hand() -> None:
     """Training a b a b ... : after one "a" in validation, p(b | a) = (count + p(b)) / (count + 1)."""
     from growbench.task import Data

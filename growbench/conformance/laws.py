@@ -21,6 +21,9 @@ from growbench.strategy import Strategy
 ALIVE = 1e-6
 """The least share of the squared gradient outside the old model's subspace at which new capacity counts as alive."""
 
+LEADS_ASTRAY = (AssertionError, LookupError, RuntimeError, ValueError)
+"""What growing raises by maps that do not lead from the source to the target."""
+
 STEPS = 3
 """Steps trained from a checkpoint, and without one."""
 
@@ -64,7 +67,7 @@ class Subject(conformance.Subject):
     @property
     def samples(self) -> list[Trial]:
         """The first trial of each architecture, and the first in depth: for checks that are the same for all."""
-        deep = [trial for trial in self.grown if trial.target.layers > trial.source.shape.layers]
+        deep = [trial for trial in self.grown if trial.deepens]
         firsts = {trial.case.architecture: trial for trial in reversed(self.grown)}
         return list(dict.fromkeys([*firsts.values(), *deep[:1]]))
 
@@ -74,7 +77,7 @@ class Subject(conformance.Subject):
         return [self.attempt(trial.case, torch.float32) for trial in self.samples]
 
     def attempt(self, case: Case, dtype: torch.dtype = torch.float64, **how: Any) -> Trial:
-        return attempt(self.strategy, case, source(case.source, dtype), case.larger(case.source), **how)
+        return attempt(self.strategy, case, source(case.source, dtype, case.scaling), case.larger(case.source), **how)
 
     @property
     def function(self) -> bool:
@@ -128,29 +131,24 @@ def preserves(subject: Subject) -> str:
 
 
 def composes(subject: Subject) -> str:
-    """what was grown can be grown again, with what it preserves"""
+    """what was grown can be grown again, in width and in depth, with what it preserves"""
+    firsts = {(trial.case.architecture, trial.deepens): trial for trial in reversed(subject.grown)}
     twice = list[Trial]()
-    for trial in subject.grown:
+    for trial in reversed(firsts.values()):
         state = trial.growth.state
         asked = trial.case.larger(trial.case.larger(trial.case.source))
-        if trial.case.architecture not in [t.case.architecture for t in twice] and not subject.strategy.supports(
-            state.shape, asked
-        ):
-            again = attempt(subject.strategy, trial.case, state, asked)
-            twice.append(again)
-            if again.error or again.misshapen:
-                raise Failed(
-                    f"growing a second time raised {again.error or again.misshapen} ({trial}): use the state's own "
-                    "shape and norms, not those of a fresh model"
-                )
-            if subject.function and trial.exact and not again.exact:
-                raise Failed(
-                    f"growing a second time changes a logit by {again.gap:.1g} ({trial}): use the state's own shape "
-                    "and norms, not those of a fresh model"
-                )
+        if subject.strategy.supports(state.shape, asked):
+            continue
+        again = attempt(subject.strategy, trial.case, state, asked)
+        twice.append(again)
+        remedy = "use the state's own shape and norms, not those of a fresh model, and one rule at every size and depth"
+        if again.error or again.misshapen:
+            raise Failed(f"growing a second time raised {again.error or again.misshapen} ({trial}): {remedy}")
+        if subject.function and trial.exact and not again.exact:
+            raise Failed(f"growing a second time changes a logit by {again.gap:.1g} ({trial}): {remedy}")
     if not twice:
         raise Exempt("it supports no growth twice in a row")
-    return ", ".join(trial.case.architecture for trial in twice)
+    return "; ".join(map(str, twice))
 
 
 def alive(subject: Subject) -> str:
@@ -172,6 +170,11 @@ def alive(subject: Subject) -> str:
         )
     if reason:
         raise Exempt(f"sterile by design: {reason}")
+    if (layer := _dead_layer(least)) is not None:
+        raise Failed(
+            f"no gradient reaches layer {layer} ({least}): let a new layer read and mute only what it writes, as "
+            "State.deepen does, or state in sterile why it is dead"
+        )
     if shares[least] <= ALIVE:
         raise Failed(
             f"no gradient reaches the new capacity (a share of {shares[least]:.1g}; {least}): give fill something to "
@@ -182,11 +185,22 @@ def alive(subject: Subject) -> str:
 
 def _share(trial: Trial) -> float | None:
     """The share of the squared gradient outside the old model, ramps at their end; None where it cannot be told."""
+    if _dead_layer(trial) is not None:
+        return 0.0
     found = gradients(trial.growth.state, {})
     if trial.growth.maps or trial.growth.layers:
         return train.alive_share(replace(trial.growth, frozen=trial.checkpoint.frozen), found) or 0.0
     tails = [tail for tail in _tails(trial, found) if tail is not None]
     return max(tails) if tails else None
+
+
+def _dead_layer(trial: Trial) -> int | None:
+    """In depth, the first layer that no gradient reaches, ramps at their end; all of the source's layers are alive."""
+    if not trial.deepens:
+        return None
+    found = gradients(trial.growth.state, {})
+    reached = {weight.layer for name, weight in trial.target.weights.items() if found[name].any()}
+    return next((layer for layer in range(trial.target.layers) if layer not in reached), None)
 
 
 def _tails(trial: Trial, found: Mapping[str, Tensor]) -> Iterator[float]:
@@ -205,7 +219,7 @@ def _tails(trial: Trial, found: Mapping[str, Tensor]) -> Iterator[float]:
 
 
 def moments(subject: Subject) -> str:
-    """the optimizer's moments are finite, second ones not negative, each of its weight's sizes"""
+    """moments are finite, of their weights' sizes, second ones not negative; what is carried follows the maps"""
     for trial in subject.grown:
         state = trial.growth.state
         if (
@@ -224,7 +238,38 @@ def moments(subject: Subject) -> str:
                     f"the moments of {name} are not finite, or a second one is negative ({trial}): carry them with "
                     "state.widen (axes.transport_square squares the maps), or return state.reset()"
                 )
+        if astray := _astray(trial):
+            raise Failed(
+                f"{astray} is not the source's, carried by the maps that it returns ({trial}): moments are covectors, "
+                "first ones grow by axes.transport and second ones by axes.transport_square; carry them with "
+                "state.widen, or return state.reset()"
+            )
     return "" if any(trial.growth.state.first for trial in subject.grown) else "reset"
+
+
+def _astray(trial: Trial) -> str:
+    """The first moment that is neither zero nor the source's, carried by the stated maps; empty where none is.
+
+    What new layers have is free, and what new units have, where moments of ones would be carried as zeros.
+    """
+    growth, layers = trial.growth, trial.growth.layers
+    if not (growth.maps or layers):
+        return ""
+    ones = replace(trial.source, first={n: torch.ones_like(m) for n, m in trial.source.first.items()})
+    try:
+        wanted, known = _led(trial, trial.source), _led(trial, ones).first
+    except LEADS_ASTRAY:  # transport says so
+        return ""
+    new = layers.muted | layers.fresh if layers else frozenset()
+    for name in sorted(growth.state.first.keys() & wanted.first.keys()):
+        if trial.target.weights[name].layer in new:
+            continue
+        for kind in ("first", "second"):
+            found, due = getattr(growth.state, kind)[name], getattr(wanted, kind)[name]
+            astray = ~torch.isclose(found, due, rtol=1e-7, atol=1e-12) & (found != 0) & (known[name] != 0)
+            if astray.any():
+                return f"the {kind} moment of {name}"
+    return ""
 
 
 def transport(subject: Subject) -> str:
@@ -240,7 +285,7 @@ def transport(subject: Subject) -> str:
         direction = {name: torch.randn(w.shape, generator=rng, dtype=w.dtype) for name, w in before.items()}
         try:
             carried = _carried(trial, direction)
-        except (AssertionError, LookupError, RuntimeError, ValueError) as error:
+        except LEADS_ASTRAY as error:
             raise Failed(
                 f"the maps that it returns do not lead from the source to the target ({trial}): return in Growth the "
                 "maps and layers that were applied"
@@ -256,11 +301,15 @@ def transport(subject: Subject) -> str:
 
 def _carried(trial: Trial, direction: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """A direction in the source's weights, grown by the maps that the strategy states."""
-    state = replace(trial.source.reset(), weights=direction)
+    return _led(trial, replace(trial.source.reset(), weights=direction)).weights
+
+
+def _led(trial: Trial, state: State) -> State:
+    """A state of the source's shape, grown by the maps and layers that the strategy states."""
     layers = trial.growth.layers
     if layers:
         state = state.deepen(layers, train.generator(0, "fresh"))
-    return state.widen(trial.target, trial.growth.maps).weights
+    return state.widen(trial.target, trial.growth.maps)
 
 
 def _pairing(gradient: Mapping[str, Tensor], direction: Mapping[str, Tensor]) -> float:

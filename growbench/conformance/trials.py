@@ -14,7 +14,7 @@ from torch import Tensor
 from growbench import model, train
 from growbench.checkpoint import Checkpoint
 from growbench.conformance.traces import Snapshot
-from growbench.parametrization import Parametrization
+from growbench.parametrization import Name, Parametrization
 from growbench.shape import Shape
 from growbench.state import State, initial, normed_axes
 from growbench.strategy import Growth, Probe, Strategy
@@ -44,16 +44,20 @@ TOKENFORMER = Shape(**_SIZES, nonlinearity="l2_gelu", placement="everywhere", to
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
-    """One kind of growth: sizes times `times`, plus `plus`; it can be asked for again and again."""
+    """One kind of growth: sizes times `times`, plus `plus`; it can be asked for again and again.
+
+    scaling: the parametrization; under `standard` a head is grown otherwise (Parametrization.reads).
+    """
 
     architecture: str
     grows: str
     source: Shape
     times: Mapping[str, int] = field(default_factory=dict)
     plus: Mapping[str, int] = field(default_factory=dict)
+    scaling: Name = "mup"
 
     def __str__(self) -> str:
-        return f"{self.architecture}, {self.grows}"
+        return f"{self.architecture}, {self.grows}" + (", standard" if self.scaling == "standard" else "")
 
     def larger(self, shape: Shape) -> Shape:
         sizes = {name: getattr(shape, name) * self.times.get(name, 1) + self.plus.get(name, 0) for name in _SIZES}
@@ -64,20 +68,29 @@ class Case:
 
 _WIDTH = {"residual": 2, "heads": 2, "ffn": 2, "tokens": 2}
 _UNEVEN = {"residual": 3, "heads": 1, "value": 1, "ffn": 5, "tokens": 3}
+_TIED = "gated transformer with tied embedding"
 CASES = (
     Case(architecture="transformer", grows="width", source=TRANSFORMER, times=_WIDTH),
+    Case(architecture="transformer", grows="width", source=TRANSFORMER, times=_WIDTH, scaling="standard"),
     Case(architecture="transformer", grows="uneven width", source=TRANSFORMER, plus=_UNEVEN),
     Case(architecture="transformer", grows="feed-forward alone", source=TRANSFORMER, plus={"ffn": 8}),
+    Case(architecture="transformer", grows="heads alone", source=TRANSFORMER, times={"heads": 2}),
+    Case(architecture="transformer", grows="values alone", source=TRANSFORMER, times={"value": 2}),
     Case(
         architecture="transformer", grows="heads and values alone", source=TRANSFORMER, times={"heads": 2, "value": 2}
     ),
     Case(architecture="transformer", grows="residual alone", source=TRANSFORMER, times={"residual": 2}),
     Case(architecture="transformer", grows="depth", source=TRANSFORMER, plus={"layers": 2}),
     Case(architecture="transformer", grows="depth and width", source=TRANSFORMER, times=_WIDTH, plus={"layers": 1}),
-    Case(architecture="gated transformer with tied embedding", grows="width", source=GATED, times=_WIDTH),
+    Case(architecture=_TIED, grows="width", source=GATED, times=_WIDTH),
+    Case(architecture=_TIED, grows="width", source=GATED, times=_WIDTH, scaling="standard"),
+    Case(architecture=_TIED, grows="uneven width", source=GATED, plus=_UNEVEN),
+    Case(architecture=_TIED, grows="depth", source=GATED, plus={"layers": 2}),
     Case(architecture="tokenformer", grows="width", source=TOKENFORMER, times=_WIDTH),
+    Case(architecture="tokenformer", grows="width", source=TOKENFORMER, times=_WIDTH, scaling="standard"),
     Case(architecture="tokenformer", grows="uneven width", source=TOKENFORMER, plus=_UNEVEN),
-    Case(architecture="tokenformer", grows="tokens", source=TOKENFORMER, times={"ffn": 2, "tokens": 2}),
+    Case(architecture="tokenformer", grows="all tokens", source=TOKENFORMER, times={"ffn": 2, "tokens": 2}),
+    Case(architecture="tokenformer", grows="tokens of the projections alone", source=TOKENFORMER, times={"tokens": 2}),
     Case(architecture="tokenformer", grows="feed-forward alone", source=TOKENFORMER, plus={"ffn": 8}),
     Case(architecture="tokenformer", grows="depth", source=TOKENFORMER, plus={"layers": 2}),
 )
@@ -234,14 +247,18 @@ class Trial:
         return self.gap <= EXACT
 
     @property
+    def deepens(self) -> bool:
+        return self.target.layers > self.source.shape.layers
+
+    @property
     def adds(self) -> bool:
         return self.target.params > self.source.shape.params
 
 
-def source(shape: Shape, dtype: torch.dtype) -> State:
+def source(shape: Shape, dtype: torch.dtype, scaling: Name = "mup") -> State:
     """A state with random weights and, as if trained, random moments; the same on every call."""
     rng = generator(0, "conformance", shape)
-    state = initial(shape, Parametrization(name="mup", base=shape), rng, dtype)
+    state = initial(shape, Parametrization(name=scaling, base=shape), rng, dtype)
     first = {name: torch.randn(w.shape, generator=rng, dtype=dtype) for name, w in state.weights.items()}
     second = {name: 0.1 + torch.rand(w.shape, generator=rng, dtype=dtype) for name, w in state.weights.items()}
     return replace(state, first=first, second=second, steps=dict.fromkeys(first, 7), tokens=240)
