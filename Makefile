@@ -13,7 +13,7 @@ run: .venv/installed
 	$(BIN)/growbench run
 
 test: .venv/installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses auto
 
 test-slow: .venv/installed-dev
 	$(BIN)/python -m pytest -m slow
