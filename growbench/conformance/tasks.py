@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -245,13 +244,13 @@ def overlap(subject: Subject) -> str:
         raise Exempt(f"at {rate:.2g} nats per token, stretches of {length} tokens recur by chance")
     gram = min(GRAM, data.valid.size)
     _, distinct = np.unique(hashes(data.valid, gram), return_index=True)
-    share = _shared(data, gram)[distinct].mean()
+    share = _shared(data.train, data.valid, gram)[distinct].mean()
     if share > 0.5 and gram * rate >= CHANCE:
         raise Failed(
             f"{100 * share:.0f} % of validation's distinct {gram}-grams are in training: split by whole documents, and "
             "drop copies before splitting"
         )
-    if (places := _shared(data, length)).any():
+    if (places := _shared(data.train, data.valid, length)).any():
         raise Failed(
             f"{length} tokens in a row from position {int(places.argmax()):,} of validation are in training too: split "
             "by whole documents, and drop copies before splitting"
@@ -267,20 +266,20 @@ def _document(data: Data) -> int:
     """
     rate = min((mean for mean, _ in ngrams(data)), default=math.inf) if data.entropy_rate is None else data.entropy_rate
     cut = data.train.size - min(data.valid.size, data.train.size // 2)
-    parts, length = replace(data, train=data.train[:cut], valid=data.train[cut:]), GRAM
-    while length < DOCUMENT // 2 and (length * rate < CHANCE or _shared(parts, length).any()):
+    rest, end, length = data.train[:cut], data.train[cut:], GRAM
+    while length < DOCUMENT // 2 and (length * rate < CHANCE or _shared(rest, end, length).any()):
         length *= 2
     return min(2 * length, data.valid.size)
 
 
-def _shared(data: Data, length: int) -> npt.NDArray[np.bool_]:
+def _shared(train: Tokens, valid: Tokens, length: int) -> npt.NDArray[np.bool_]:
     """Whether the stretch of that length at each position of validation occurs in training."""
-    wanted = hashes(data.valid, length)
+    wanted = hashes(valid, length)
     sieve = np.zeros(2**24, np.bool_)
     sieve[wanted >> np.uint64(40)] = True
     hits: list[Hashes] = [wanted[:0]]
-    for start in range(0, max(data.train.size - length + 1, 0), CHUNK):
-        part = hashes(data.train[start : start + CHUNK + length - 1], length)
+    for start in range(0, max(train.size - length + 1, 0), CHUNK):
+        part = hashes(train[start : start + CHUNK + length - 1], length)
         hits.append(np.unique(part[sieve[part >> np.uint64(40)]]))
     return np.isin(wanted, np.concatenate(hits))
 
