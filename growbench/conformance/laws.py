@@ -187,7 +187,7 @@ def _share(trial: Trial) -> float | None:
     """The share of the squared gradient outside the old model, ramps at their end; None where it cannot be told."""
     if _dead_layer(trial) is not None:
         return 0.0
-    found = gradients(trial.growth.state, {})
+    found = trial.opened
     if trial.growth.maps or trial.growth.layers:
         return train.alive_share(replace(trial.growth, frozen=trial.checkpoint.frozen), found) or 0.0
     tails = [tail for tail in _tails(trial, found) if tail is not None]
@@ -198,7 +198,7 @@ def _dead_layer(trial: Trial) -> int | None:
     """In depth, the first layer that no gradient reaches, ramps at their end; all of the source's layers are alive."""
     if not trial.deepens:
         return None
-    found = gradients(trial.growth.state, {})
+    found = trial.opened
     reached = {weight.layer for name, weight in trial.target.weights.items() if found[name].any()}
     return next((layer for layer in range(trial.target.layers) if layer not in reached), None)
 
@@ -322,7 +322,7 @@ def _length(tensors: Mapping[str, Tensor]) -> float:
 
 def checkpoint(subject: Subject) -> str:
     """a checkpoint right after growth loses nothing: training goes on from the file to the same bits"""
-    for trial in (*subject.samples, *subject.single):
+    for trial in (*subject.samples, *subject.single[:1]):
         if trial.error or trial.misshapen or trial.mistyped:
             continue
         with TemporaryDirectory() as folder:
