@@ -95,6 +95,13 @@ class Task(ABC):
     def load(self, cache: Path) -> Data:
         """Return the streams, always the same; `cache` is the folder of fetched data. ValueError if it cannot."""
 
+    def floor(self, residual: int) -> float | None:
+        """Return the lowest loss, in nats per token, of any model whose residual stream is that wide; None if unknown.
+
+        A limit that width sets on this task's source, beyond the entropy rate.
+        """
+        return None
+
 
 def generator(*role: object) -> np.random.Generator:
     """Return the generator of a role, e.g. ("data", seed, epoch): what others draw never moves its own draws."""
