@@ -1,0 +1,53 @@
+"""Statistics of comparisons: pure functions from result tables to tables. Every effect is a log loss ratio.
+
+difference(task, seed) = log(loss of the arm / loss of its reference), paired by seed: below 0 the arm is better.
+
+pairing.py finds the pairs and refuses those that cannot be compared; contrasts.py tests their mean, per task and across
+tasks; arms.py compares many arms with each other; compute.py reads curves of loss against cost.
+"""
+
+from growbench.stats.arms import friedman, holm, pairwise, performance_profile, tie_groups
+from growbench.stats.compute import compute_saved, crossing, power_law, predict, saved_by_seed
+from growbench.stats.contrasts import (
+    MARGIN,
+    SEEDS,
+    across_tasks,
+    contrast,
+    equivalence,
+    minimum_detectable,
+    noninferiority,
+    paired,
+    sign_flip,
+    superiority,
+)
+from growbench.stats.pairing import EQUAL, SIZE, Side, combine, full_budget, pairs, refuse_unequal
+
+__all__ = [
+    "EQUAL",
+    "MARGIN",
+    "SEEDS",
+    "SIZE",
+    "Side",
+    "across_tasks",
+    "combine",
+    "compute_saved",
+    "contrast",
+    "crossing",
+    "equivalence",
+    "friedman",
+    "full_budget",
+    "holm",
+    "minimum_detectable",
+    "noninferiority",
+    "paired",
+    "pairs",
+    "pairwise",
+    "performance_profile",
+    "power_law",
+    "predict",
+    "refuse_unequal",
+    "saved_by_seed",
+    "sign_flip",
+    "superiority",
+    "tie_groups",
+]
