@@ -189,6 +189,13 @@ def test_pairing_gains_where_seeds_are_correlated() -> None:
     assert row["detectable"] < 0.003
 
 
+def test_correlation_is_of_runs_that_finished() -> None:
+    a, b = np.array([2.0, 2.1, 2.3, 2.2, 2.6, 2.4]), np.array([1.9, 2.1, 2.2, 2.2, 2.4, 2.5])
+    row = stats.paired(diverge(arms({"x": a, "scratch": b}), 2), "x", "scratch").iloc[0]
+    kept = np.arange(6) != 2
+    assert row["correlation"] == pytest.approx(np.corrcoef(a[kept], b[kept])[0, 1])
+
+
 def test_a_missing_seed_is_named() -> None:
     table = arms({"x": [2.0, 2.1, 2.2, 2.3, 2.4, 2.5], "scratch": [1.9, 2.0, 2.0, 2.0, 2.1, 2.1]})
     row = stats.paired(table.drop(index=[1, 4, 9]), "x", "scratch").iloc[0]
@@ -247,6 +254,7 @@ def test_the_full_budget_is_that_of_the_largest_matched_size() -> None:
     rows += [
         result("continue", i, 2.1, budget=b, tokens=b, matched=False, rung=0) for i in range(5) for b in (1000, 4000)
     ]
+    rows += [result("scratch@0", i, 2.1, budget=b, tokens=b, rung=0) for i in range(5) for b in (1000, 2000)]
     table = results(rows)
     assert stats.full_budget(table) == 1000
     assert len(stats.pairs(table, "x", "continue")) == 5
@@ -365,6 +373,19 @@ def test_tie_groups_without_tests_say_why() -> None:
     assert found["arm"].tolist() == ["z", "x", "y"]
     assert found["letters"].tolist() == ["a", "a", "a"]
     assert all("screening" in why for why in found["why"])
+
+
+def test_an_arm_with_a_diverged_run_is_told_apart_by_the_sign_flip_test_alone() -> None:
+    for seeds, letters, why in (
+        (6, ["a", "b"], ""),
+        (5, ["a", "a"], "the smallest p that 5 seeds allow is 0.0625"),
+    ):
+        table = arms({"x": [2.0 + 0.01 * i for i in range(seeds)], "y": [1.9] * seeds})
+        found = stats.tie_groups(diverge(table, 0), ["x", "y"])
+        assert found["arm"].tolist() == ["y", "x"]
+        assert found["letters"].tolist() == letters
+        assert found["unscored"].tolist() == [0, 1]
+        assert found["why"].tolist() == [why, why]
 
 
 @given(st.lists(st.booleans(), min_size=15, max_size=15))
