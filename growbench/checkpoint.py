@@ -11,24 +11,32 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from growbench.axes import AxisMap, LayerMap, Maps
 from growbench.parametrization import Parametrization
 from growbench.shape import Shape
 from growbench.state import State
-from growbench.strategy import Ramp
+from growbench.strategy import Growth, Ramp
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A state, its frozen entries (boolean masks by weight name), and ramps with the position at which they began.
 
-    Masks and ramps are those of the last growth: its frozen entries take the place of earlier ones, and it is refused
-    while an earlier ramp has not ended.
+    maps, layers: how the model before the growth lies in this one, by which diagnostics tell old from new. All but the
+    state are of the last growth and take the place of earlier ones; it is refused while an earlier ramp has not ended.
     """
 
     state: State
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
     ramps: tuple[Ramp, ...] = ()
     ramp_start: int = 0
+    maps: Maps = field(default_factory=dict)
+    layers: LayerMap | None = None
+
+    @property
+    def growth(self) -> Growth:
+        """The last growth, with the state that it has become."""
+        return Growth(state=self.state, frozen=self.frozen, ramps=self.ramps, maps=self.maps, layers=self.layers)
 
     def multipliers(self, tokens: int) -> dict[str, Tensor]:
         """The multiplier of every ramped axis at a position: 1 for old units, 0 to 1 for new ones."""
@@ -48,6 +56,9 @@ class Checkpoint:
             groups |= {"first": state.first, "second": state.second}
         tensors = {f"{group}:{name}": t.contiguous() for group, named in groups.items() for name, t in named.items()}
         tensors |= {f"ramp:{i}": ramp.new for i, ramp in enumerate(self.ramps)}
+        for axis, m in self.maps.items():  # cloned: axes may share a map, and the file takes no shared memory
+            for side, matrix in (("expand", m.expand), ("collapse", m.collapse)):
+                tensors[f"{side}:{axis}"] = matrix.clone(memory_format=torch.contiguous_format)
         about = {
             "shape": asdict(state.shape),
             "scaling": {"name": state.scaling.name, "base": asdict(state.scaling.base)},
@@ -56,6 +67,7 @@ class Checkpoint:
             "tokens": state.tokens,
             "ramps": [{"axis": ramp.axis, "tokens": ramp.tokens} for ramp in self.ramps],
             "ramp_start": self.ramp_start,
+            "layers": self.layers and [list(self.layers.source), sorted(self.layers.muted), sorted(self.layers.fresh)],
         }
         try:
             save_file(tensors, path, metadata={"growbench": json.dumps(about, sort_keys=True)})
@@ -67,7 +79,8 @@ class Checkpoint:
         """Read the file that `save` wrote."""
         with safe_open(path, framework="pt") as handle:
             about: dict[str, Any] = json.loads(handle.metadata()["growbench"])
-        groups: dict[str, dict[str, Tensor]] = {"weights": {}, "frozen": {}, "first": {}, "second": {}, "ramp": {}}
+        names = ("weights", "frozen", "first", "second", "ramp", "expand", "collapse")
+        groups: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         for key, tensor in load_file(path).items():
             group, _, name = key.partition(":")
             groups[group][name] = tensor
@@ -82,5 +95,14 @@ class Checkpoint:
             steps=about["steps"],
             tokens=about["tokens"],
         )
-        ramps = tuple(Ramp(**ramp, new=groups["ramp"][str(i)]) for i, ramp in enumerate(about["ramps"]))
-        return Checkpoint(state=state, frozen=groups["frozen"], ramps=ramps, ramp_start=about["ramp_start"])
+        by_name = {str(axis): axis for axis in state.shape.axes}
+        return Checkpoint(
+            state=state,
+            frozen=groups["frozen"],
+            ramps=tuple(Ramp(**ramp, new=groups["ramp"][str(i)]) for i, ramp in enumerate(about["ramps"])),
+            ramp_start=about["ramp_start"],
+            maps={by_name[name]: AxisMap(e, groups["collapse"][name]) for name, e in groups["expand"].items()},
+            layers=LayerMap(source=tuple(layers[0]), muted=frozenset(layers[1]), fresh=frozenset(layers[2]))
+            if (layers := about["layers"])
+            else None,
+        )

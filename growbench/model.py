@@ -71,6 +71,8 @@ class LanguageModel(nn.Module):
         self.shape = shape
         self.norms = dict(norms)
         self.masks: dict[str, Tensor] = {}
+        self.activations: dict[str, Tensor] | None = None
+        """Where `forward` leaves its activations on each axis, by layer/axis, for diagnostics; None: nowhere."""
         self.logit_scale = scaling.logit_scale(shape)
         self.score_scale = scaling.score_scale(shape)
         self.weights = nn.ParameterDict({name: nn.Parameter(weight) for name, weight in weights.items()})
@@ -86,8 +88,14 @@ class LanguageModel(nn.Module):
         for layer in range(self.shape.layers):
             x = x + self.heard(layer, self.attention(layer, norm(x, mask)))
             x = x + self.heard(layer, self.pattention(f"{layer}/ffn", f"{layer}/ffn", norm(x, mask)))
+            self.see(f"{layer}/residual", x)
         readout = self.weights["embed" if self.shape.tied else "head"]
         return F.linear(norm(x, mask), readout) * self.logit_scale
+
+    def see(self, axis: str, x: Tensor) -> None:
+        """Leave an activation, whose last dimensions are the axis', in `activations` where that is on."""
+        if self.activations is not None:
+            self.activations[axis] = x
 
     def heard(self, layer: int, y: Tensor) -> Tensor:
         """What a layer adds to the residual stream, as far as a mask over the layers lets it."""
@@ -103,7 +111,9 @@ class LanguageModel(nn.Module):
         for axis, sizes in (("head", (heads, 1, 1)), ("value", (1, 1, -1))):
             if (mask := self.masks.get(f"{layer}/{axis}")) is not None:
                 mixed = mixed * mask.view(sizes)
-        return self.project(layer, "o", mixed.transpose(1, 2).flatten(2))
+        mixed = mixed.transpose(1, 2)
+        self.see(f"{layer}/head", mixed)
+        return self.project(layer, "o", mixed.flatten(2))
 
     def project(self, layer: int, projection: str, x: Tensor) -> Tensor:
         """One of the projections q, k, v, o: a matrix, or with placement everywhere a Pattention layer."""
@@ -117,6 +127,7 @@ class LanguageModel(nn.Module):
         hidden = activate(self.multiply(f"{name}/keys", x), self.shape.nonlinearity, n, mask)
         if f"{name}/gate" in self.shape.weights:
             hidden = hidden * self.multiply(f"{name}/gate", x)
+        self.see(axis, hidden)
         return self.multiply(f"{name}/values", hidden)
 
     def multiply(self, name: str, x: Tensor) -> Tensor:

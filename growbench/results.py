@@ -1,7 +1,8 @@
 """The result tables: every column, its unit and its definition, stated once.
 
 `results.parquet` has one row per arm, task, seed and budget point; `curves.parquet` one row per evaluation along an
-arm's path; `stages.parquet` one row per distinct stage, paid for once however many arms share it.
+arm's path; `stages.parquet` one row per distinct stage, paid for once however many arms share it; `diagnostics.parquet`
+one row per arm, task, seed, stage and quantity along the path to the full budget.
 """
 
 from dataclasses import dataclass
@@ -41,8 +42,14 @@ RESULTS: dict[str, Column] = {
     "strategy": _text("Name of the strategy's plugin."),
     "variant": _text("The strategy's parameters that differ from its defaults, as key=value."),
     "architecture": _text("Name of the architecture, as in the study's ladder."),
+    "restriction": _text("The parts and layers that growth was restricted to, as in [ffn]; empty where to none."),
+    "schedule": _text("Name of the schedule by which the arm grew; empty for the study's own."),
     "rung": _count("", "Index of the arm's final shape in the ladder, smallest 0."),
     "shape": _text("Sizes of the final model."),
+    "placement": _text("Where parameter attention stands in the model: ffn, or everywhere."),
+    "nonlinearity": _text("The nonlinearity of the model's feed-forward and parameter-attention layers."),
+    "layers": _count("", "Layers of the final model."),
+    "residual": _count("", "Residual width of the final model."),
     "task": _text("Name of the task."),
     "unit": _text("What one token is: byte, or symbol for synthetic sources."),
     "seed": _count("", "Seed from which every role (initialisation, data, growth) draws its own generator."),
@@ -56,7 +63,9 @@ RESULTS: dict[str, Column] = {
     "growth_steps": _count("", "How often the arm's model grew."),
     "parametrization": _text("mup or standard."),
     "learning_rate": _real("", "Learning rate at the base shape; every matrix derives its own from it by its labels."),
-    "tuned": _flag("The learning rate was chosen by a tuning run of equal effort for every arm."),
+    "weight_decay": _real("", "Weight decay at the base shape."),
+    "warmup": _real("", "Warm-up as a fraction of the full budget: from scratch, or after the last growth."),
+    "tuned": _flag("Learning rate, and what else was tuned, were chosen by trials of equal number for every arm."),
     "dtype": _text("Arithmetic of training."),
     "device": _text("Kind of device the stages ran on."),
     "data_fingerprint": _text("SHA-256 of the task's token streams."),
@@ -88,10 +97,11 @@ RESULTS: dict[str, Column] = {
     "flops_growth": _real("FLOPs", "The part of flops in growth operators."),
     "flops_probe": _real("FLOPs", "The part of flops in probes."),
     "flops_eval": _real("FLOPs", "Evaluation and diagnostics; not in flops, equal for all arms of a shape."),
-    "flops_tuning": _real("FLOPs", "Tuning trials of this arm; not in flops."),
+    "flops_tuning": _real("FLOPs", "The arm's tuning trials, each stage of them once; not in flops."),
     "loss": _real("nats/token", "Mean validation cross-entropy on the task's fixed validation batches."),
     "bits_per_byte": _real("bits/byte", "loss / ln 2 / bytes per token; missing where a token has no bytes."),
     "excess_loss": _real("nats/token", "loss - the source's entropy rate, where it is known."),
+    "loss_floor": _real("nats/token", "Lowest loss of any model of this residual width, where the task knows it."),
     "growth_gap": _real(
         "logits", "max |logit after - logit before| over a fixed validation batch, at the last growth."
     ),
@@ -99,6 +109,11 @@ RESULTS: dict[str, Column] = {
     "alive_share": _real(
         "",
         "Share of the squared gradient norm outside the old model's subspace right after growth; 0 is sterile.",
+    ),
+    "tokens_to_recover": _count(
+        "tokens",
+        "Training tokens from the last growth to the first evaluation on the trunk whose loss is no higher than right "
+        "before it: 0 where growth did not raise it, missing without growth and where the trunk ends before.",
     ),
     "wall_s": _real("s", "Seconds of the path's stages, each as measured where it ran; never the basis of a verdict."),
     "peak_memory_bytes": _count("bytes", "Largest resident memory of a process that ran one of the path's stages."),
@@ -133,4 +148,32 @@ STAGES: dict[str, Column] = {
     "wall_s": _real("s", "Seconds the stage took."),
     "restarts": _count("", "How often the stage was started again after an infrastructure failure."),
     "started": _text("UTC time at which the stage started, ISO 8601."),
+}
+
+DIAGNOSTICS: dict[str, Column] = {
+    "arm": RESULTS["arm"],
+    "task": RESULTS["task"],
+    "seed": RESULTS["seed"],
+    "budget": _count("tokens", "Budget of the arm where its last cooldown was diagnosed; missing on the trunk."),
+    "tokens": _count("tokens", "Training tokens along the path so far."),
+    "kind": _text("Kind of the stage: train, grow or cooldown."),
+    "when": _text("before or after a growth, or at the end of the stage."),
+    "quantity": _text(
+        "activation_rms, root mean square of an activation's projection on the part, over tokens and dimensions; "
+        "gradient_rms, the same of the gradient of the summed loss by the activation, in nats; effective_rank, "
+        "exp(entropy of the normalised singular values) of the tokens' activations, not centred; alive_share, as in "
+        "results."
+    ),
+    "axis": _text(
+        "What is looked at: residual, the stream after a layer, before its norm; ffn, feed-forward activations; token, "
+        "those of the projections' parameter tokens; head, attention outputs; missing where all is (alive_share)."
+    ),
+    "layer": _count("", "Index of the layer; missing where all is looked at."),
+    "part": _text(
+        "old, the subspace that the last growth mapped the model into (the span of E); new, its orthogonal complement; "
+        "all, both: dim_old old^2 + dim_new new^2 = dim_all all^2. An axis that did not grow is old, one of a muted or "
+        "fresh layer new; without a growth, or where the strategy states no maps, there is all alone."
+    ),
+    "value": _real("", "The value, on the same few fixed validation windows for every arm and seed of a task."),
+    "stage": STAGES["stage"],
 }

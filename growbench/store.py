@@ -1,9 +1,10 @@
 """Stage folders: what a study has computed, each stage once, written beside and renamed into place.
 
-    DIR/stages/KEY/   stage.json   checkpoint.safetensors   curve.parquet   events.jsonl        KEY = hash(identity)
+    DIR/stages/KEY/   stage.json   checkpoint.safetensors   curve.parquet   diagnostics.parquet   events.jsonl
 
-A stage's identity is all that can change its numbers; its folder is the only truth about it. The record lists the
-SHA-256 of every file beside it and of itself, so that a folder half-written, truncated or altered is never believed.
+A stage's identity, hashed to KEY, is all that can change its numbers; its folder is the only truth about it. The record
+lists the SHA-256 of every file beside it and of itself, so that a folder half-written, truncated or altered is never
+believed.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ Status = Literal["ok", "diverged", "failed"]
 RECORD = "stage.json"
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.parquet"
+DIAGNOSTICS = "diagnostics.parquet"
 EVENTS = "events.jsonl"
 _LEFT = re.compile(r"\.[0-9a-f]{24}\.\d+(\.old)?")
 """What `write` and `discard` call a folder on its way: .KEY.PID and .KEY.PID.old."""

@@ -7,7 +7,8 @@ flops_source    = the part before the growth   flops_continued = flops - flops_s
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +16,75 @@ import pandas as pd
 
 from growbench import __version__
 from growbench.provenance import UNKNOWN
-from growbench.results import CURVES, RESULTS, STAGES, Column
+from growbench.results import CURVES, DIAGNOSTICS, RESULTS, STAGES, Column
 from growbench.store import CURVE, Record, Store
+from growbench.store import DIAGNOSTICS as DIAGNOSED
 
 PLAN = "plan.json"
 RUN = "run.json"
+TUNING = "tuning"
+"""Where in a study's output folder its tuning trials are, a study of their own."""
 _PLAN_HAS = {"study", "name", "arms", "stages", "skipped", "strategies", "tasks"}
+JUMP = 1e-6
+"""The largest rise of the loss, in nats per token, that counts as none."""
 _LEFT = re.compile(r"\.lock|\.plan\.json\.\d+")
 """What a run leaves that ended before its plan was written."""
 
 
-def tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """(results, curves, stages) of an output folder, as far as it has come. ValueError where no study was run in it."""
-    plan, store = read_plan(out), Store(out)
-    records = {key: record for key, record in store.records().items() if key in plan["stages"]}
-    results, curves = [], []
-    for arm in plan["arms"]:
-        for point in arm["points"]:
-            growths = sum(plan["stages"][key][0] == "grow" for key in point["path"])
-            if row := _row(arm["about"], point, growths, records):
-                results.append(row)
-            trunk = point["budget"] == max(p["budget"] for p in arm["points"])
-            curves += _curve(arm["about"], point, growths, trunk, records, store)
-    tasks, arms = _places(plan)
-    stages = [_stage(record, tasks[key], len(arms.get(key, ()))) for key, record in records.items()]
-    return _frame(results, RESULTS), _frame(curves, CURVES), _frame(stages, STAGES)
+Curve = Callable[[str], pd.DataFrame]
+"""The curve of a stage by its key; read once, however many arms share it."""
+
+
+def tables(out: Path, plan: Mapping[str, Any] | None = None) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """(results, curves, stages) of an output folder, as far as it has come. ValueError where no study was run in it.
+
+    plan: the one whose arms are meant, as JSON; the one last run there if not given.
+    """
+    return _tables(*_stored(out, plan))
+
+
+def diagnostics(out: Path) -> pd.DataFrame:
+    """The diagnostics of every stage on an arm's path to its full budget, as far as the folder has come."""
+    return _diagnostics(*_stored(out))
 
 
 def write_tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Write results.parquet, curves.parquet and stages.parquet into the folder, and return them."""
-    found = tables(out)
-    for name, frame in zip(("results", "curves", "stages"), found, strict=True):
+    """Write results, curves, stages and diagnostics (.parquet) into the folder, and return the first three."""
+    stored = _stored(out)
+    found = _tables(*stored)
+    for name, frame in zip(
+        ("results", "curves", "stages", "diagnostics"), (*found, _diagnostics(*stored)), strict=True
+    ):
         beside = out / f".{name}.parquet"
         frame.to_parquet(beside, index=False)
         beside.replace(out / f"{name}.parquet")
     return found
+
+
+def _stored(out: Path, plan: Mapping[str, Any] | None = None) -> tuple[Mapping[str, Any], dict[str, Record], Store]:
+    """A plan, by default the one last run in a folder, and the records that are there of its stages."""
+    plan, store = plan or read_plan(out), Store(out)
+    return plan, {key: record for key, record in store.records().items() if key in plan["stages"]}, store
+
+
+def _tables(
+    plan: Mapping[str, Any], records: Mapping[str, Record], store: Store
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    @cache
+    def curve(key: str) -> pd.DataFrame:
+        return pd.read_parquet(store.folder(key) / CURVE)
+
+    results, curves = [], []
+    for arm in plan["arms"]:
+        for point in arm["points"]:
+            growths = sum(plan["stages"][key][0] == "grow" for key in point["path"])
+            if row := _row(arm["about"], point, growths, records, curve):
+                results.append(row)
+            trunk = point["budget"] == max(p["budget"] for p in arm["points"])
+            curves += _curve(arm["about"], point, growths, trunk, records, curve)
+    tasks, arms = _places(plan)
+    stages = [_stage(record, tasks[key], len(arms.get(key, ()))) for key, record in records.items()]
+    return _frame(results, RESULTS), _frame(curves, CURVES), _frame(stages, STAGES)
 
 
 def read_plan(out: Path) -> dict[str, Any]:
@@ -79,7 +114,8 @@ def refuse_foreign(out: Path) -> None:
     """Raise ValueError for a folder with content that no run of growbench wrote."""
     if not out.exists() or _read(out / PLAN, _PLAN_HAS) is not None or Store(out).records():
         return
-    if foreign := sorted(path.name for path in out.iterdir() if not _LEFT.fullmatch(path.name)):
+    own = {TUNING} if _read(out / TUNING / PLAN, _PLAN_HAS) is not None else set[str]()
+    if foreign := sorted({path.name for path in out.iterdir() if not _LEFT.fullmatch(path.name)} - own):
         raise ValueError(f"{out} holds {foreign[0]} and no study of growbench: give a new or an empty folder as --out")
 
 
@@ -113,6 +149,7 @@ def provenance(out: Path) -> dict[str, Any]:
         "strategies": plan["strategies"],
         "tasks": plan["tasks"],
         "skipped": plan["skipped"],
+        "tuned": plan.get("tuned"),
     }
     seeds = sorted({arm["about"]["seed"] for arm in plan["arms"]})
     return run | about | {"seeds": seeds, "planned_rows": sum(len(arm["points"]) for arm in plan["arms"])}
@@ -125,7 +162,7 @@ def _version(out: Path) -> str:
 
 
 def _row(
-    about: Mapping[str, Any], point: Mapping[str, Any], growths: int, records: Mapping[str, Record]
+    about: Mapping[str, Any], point: Mapping[str, Any], growths: int, records: Mapping[str, Record], curve: Curve
 ) -> dict[str, Any] | None:
     """One row, of a path with so many growths; None while a stage of it has neither ended nor failed."""
     path = [records[key] for key in point["path"] if key in records]
@@ -136,7 +173,7 @@ def _row(
     source, all_tokens = path[: grown[-1]] if grown else [], sum(record.tokens for record in path)
     row: dict[str, Any] = dict(about) | dict(point["size"])
     row |= _score(row, path, bad, len(grown) == growths)
-    cost, before = _flops(path), _flops(source)
+    cost, before = flops_spent(path), flops_spent(source)
     ladder = [records[key] for key in point["ladder"] if key in records]  # planned empty where it is not known
     owned = bool(ladder) and len(ladder) == len(point["ladder"])
     row |= {
@@ -150,14 +187,30 @@ def _row(
         "flops": cost,
         "flops_source": before,
         "flops_continued": cost - before,
-        "flops_ladder": _flops(ladder) if owned else None,
-        "flops_tuning": 0.0,
+        "flops_ladder": flops_spent(ladder) if owned else None,
         "wall_s": sum(record.wall_s for record in path),
         "peak_memory_bytes": max(record.peak_memory_bytes for record in path),
     }
-    row |= {f"flops_{purpose}": _flops(path, purpose) for purpose in ("cooldown", "growth", "probe", "eval")}
+    row |= {f"flops_{purpose}": flops_spent(path, purpose) for purpose in ("cooldown", "growth", "probe", "eval")}
+    row["tokens_to_recover"] = _tokens_to_recover(path[grown[-1] :], curve) if grown else None
     measures = path[grown[-1]].measures if grown else {}
     return row | {name: measures.get(name) for name in ("growth_gap", "growth_loss_jump", "alive_share")}
+
+
+def _tokens_to_recover(path: Sequence[Record], curve: Curve) -> int | None:
+    """Training tokens from a growth, the path's first stage, to the trunk's first loss no higher than before it."""
+    jump = path[0].measures.get("growth_loss_jump")
+    if jump is None:
+        return None
+    if jump <= JUMP:
+        return 0
+    ((start, after),) = curve(path[0].key)[["tokens", "loss"]].itertuples(index=False)
+    for record in path[1:]:
+        if record.kind == "train" and record.status == "ok":
+            for tokens, loss in curve(record.key)[["tokens", "loss"]].itertuples(index=False):
+                if loss <= after - jump:
+                    return int(tokens - start)
+    return None
 
 
 def _score(row: Mapping[str, Any], path: Sequence[Record], bad: Record | None, grown: bool) -> dict[str, Any]:
@@ -179,7 +232,7 @@ def _score(row: Mapping[str, Any], path: Sequence[Record], bad: Record | None, g
     }
 
 
-def _flops(records: Sequence[Record], purpose: str | None = None) -> float:
+def flops_spent(records: Sequence[Record], purpose: str | None = None) -> float:
     """FLOPs of stages for a purpose; without one, for all but evaluation."""
     chosen = ("train", "cooldown", "growth", "probe") if purpose is None else (purpose,)
     return math.fsum(record.flops.get(name, 0.0) for record in records for name in chosen)
@@ -191,7 +244,7 @@ def _curve(
     growths: int,
     trunk: bool,
     records: Mapping[str, Record],
-    store: Store,
+    curve: Curve,
 ) -> list[dict[str, Any]]:
     """The end of a point's cooldown, and with `trunk` every measurement on the way there."""
     rows = []
@@ -200,10 +253,10 @@ def _curve(
         if (record := records.get(key)) is None or record.status != "ok":
             break
         rung += record.kind == "grow"
-        cost, last = _flops([record]), key == point["path"][-1]
+        cost, last = flops_spent([record]), key == point["path"][-1]
         if last or (trunk and record.kind != "init"):
-            curve = pd.read_parquet(store.folder(key) / CURVE)
-            for measured in (curve.iloc[-1:] if last else curve).to_dict("records"):
+            found = curve(key)
+            for measured in (found.iloc[-1:] if last else found).to_dict("records"):
                 entry = {str(name): value for name, value in measured.items()}
                 share = (entry["tokens"] - tokens) / record.tokens if record.tokens else 1.0
                 own = {"kind": "cooldown" if last else "train", "stage": key, "rung": rung}
@@ -211,6 +264,27 @@ def _curve(
                 rows.append({name: about[name] for name in ("arm", "task", "seed")} | entry | own)
         tokens, flops = tokens + record.tokens, flops + cost
     return rows
+
+
+def _diagnostics(plan: Mapping[str, Any], records: Mapping[str, Record], store: Store) -> pd.DataFrame:
+    @cache
+    def diagnosed(key: str) -> list[dict[Hashable, Any]]:
+        return pd.read_parquet(store.folder(key) / DIAGNOSED).to_dict("records")
+
+    rows: list[dict[Hashable, Any]] = []
+    for arm in plan["arms"]:
+        full, tokens = max(arm["points"], key=lambda point: point["budget"]), 0
+        own = {name: arm["about"][name] for name in ("arm", "task", "seed")}
+        for key in full["path"]:
+            if (record := records.get(key)) is None or record.status != "ok":
+                break
+            place = own | {"kind": record.kind, "stage": key}
+            place["budget"] = full["budget"] if key == full["path"][-1] else None
+            for row in diagnosed(key) if DIAGNOSED in record.files else ():
+                passed = 0 if row["when"] == "before" else record.tokens
+                rows.append(place | {"tokens": tokens + passed} | row)
+            tokens += record.tokens
+    return _frame(rows, DIAGNOSTICS)
 
 
 def _places(plan: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, set[str]]]:
@@ -235,14 +309,14 @@ def _stage(record: Record, task: str, arms: int) -> dict[str, Any]:
         "seed": record.identity["seed"],
         "arms": arms,
         "tokens": record.tokens,
-        "flops": _flops([record]),
-        "flops_eval": _flops([record], "eval"),
+        "flops": flops_spent([record]),
+        "flops_eval": flops_spent([record], "eval"),
         "wall_s": record.wall_s,
         "restarts": record.restarts,
         "started": record.started,
     }
 
 
-def _frame(rows: list[dict[str, Any]], columns: Mapping[str, Column]) -> pd.DataFrame:
+def _frame(rows: Sequence[Mapping[Any, Any]], columns: Mapping[str, Column]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(columns))
     return frame.astype({name: column.dtype for name, column in columns.items()})

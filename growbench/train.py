@@ -29,14 +29,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torchmetrics import MeanMetric
 
-from growbench import axes, ledger, model, optimizer, plugins, state
+from growbench import diagnostics, ledger, model, optimizer, plugins, state
 from growbench.checkpoint import Checkpoint
+from growbench.diagnostics import Diagnosis, diagnose
 from growbench.model import LanguageModel
 from growbench.parametrization import Parametrization
 from growbench.shape import Shape
 from growbench.state import State, normed_axes
-from growbench.store import CHECKPOINT, CURVE, EVENTS, Record, Stage, Status, Store, canonical
-from growbench.strategy import Growth, Probe, gradients
+from growbench.store import CHECKPOINT, CURVE, DIAGNOSTICS, EVENTS, Record, Stage, Status, Store, canonical
+from growbench.strategy import Growth, Probe
 from growbench.task import Data, Stream, evaluation
 
 Notify = Callable[[int], None]
@@ -57,6 +58,12 @@ class Outcome:
     flops: dict[str, float] = field(default_factory=dict)
     measures: dict[str, float | None] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
+    diagnostics: list[dict[str, Any]] = field(default_factory=list)
+
+    def diagnosed(self, when: str, found: Diagnosis) -> None:
+        """Add what was found before a growth, after it or at the end of training; it is charged to evaluation."""
+        self.diagnostics += [{"when": when} | row for row in found.rows]
+        self.flops["eval"] = self.flops.get("eval", 0.0) + found.flops
 
 
 def generator(seed: int, *role: object) -> torch.Generator:
@@ -106,6 +113,11 @@ class Bench:
         return torch.from_numpy(evaluation(self.data.valid, self.context, self.identity["train"]["eval_tokens"]))
 
     @cached_property
+    def diagnosed(self) -> Tensor:
+        """The few validation windows of the diagnostics, the same for every arm and seed."""
+        return diagnostics.windows(self.valid)
+
+    @cached_property
     def fabric(self) -> Fabric:
         return Fabric(accelerator="cpu", devices=1, precision=self.identity["train"]["precision"])
 
@@ -145,6 +157,9 @@ def execute(
                 outcome.checkpoint.save(folder / CHECKPOINT, moments=trained_on)
             if outcome.curve:
                 pd.DataFrame(outcome.curve).to_parquet(folder / CURVE, index=False)
+            if outcome.diagnostics:
+                frame = pd.DataFrame(outcome.diagnostics).astype({"axis": "string", "layer": "Int64"})
+                frame.to_parquet(folder / DIAGNOSTICS, index=False)
 
         return store.write(record, fill)
 
@@ -232,7 +247,9 @@ def train(kind: str, bench: Bench, parent: Checkpoint, notify: Notify) -> Outcom
     if not math.isfinite(loss):
         return loop.diverged()
     loop.out.measures["loss"] = loss
-    loop.out.checkpoint = replace(parent, state=optimizer.collect(parent.state, loop.net, loop.inner, loop.tokens))
+    trained = replace(parent, state=optimizer.collect(parent.state, loop.net, loop.inner, loop.tokens))
+    loop.out.checkpoint = trained
+    loop.out.diagnosed("end", diagnose(trained.growth, bench.diagnosed, trained.multipliers(loop.tokens)))
     return loop.out
 
 
@@ -340,7 +357,7 @@ def grow(bench: Bench, parent: Checkpoint) -> Outcome:
     strategy = plugins.load("strategy", spec["name"], bench.plugin_paths)(**spec["parameters"])
     probe = Probe(lambda used: bench.batch(start + used), strategy.probe_batches)
     rng = generator(identity["seed"], "grow", start)
-    before = measure(bench, source, {})  # now: a strategy may write into its source
+    before = measure(bench, Growth(state=source), {})  # now: a strategy may write into its source
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         growth = strategy.grow(source, shape, probe, rng)
     counted = float(counter.get_total_flops())
@@ -355,7 +372,12 @@ def grow(bench: Bench, parent: Checkpoint) -> Outcome:
     growth = replace(growth, state=replace(grown, tokens=start + probe.tokens))
     out = Outcome(
         checkpoint=Checkpoint(
-            state=growth.state, frozen=growth.frozen, ramps=growth.ramps, ramp_start=growth.state.tokens
+            state=growth.state,
+            frozen=growth.frozen,
+            ramps=growth.ramps,
+            ramp_start=growth.state.tokens,
+            maps=growth.maps,
+            layers=growth.layers,
         ),
         tokens=probe.tokens,
         flops={"growth": max(counted - probe.flops, 0.0), "probe": probe.flops},
@@ -384,6 +406,17 @@ def check(growth: Growth, shape: Shape) -> None:
             raise ValueError(f"frozen[{name!r}] must be a boolean mask of the weight {name!r}, of its sizes")
     if all(name in growth.frozen and bool(growth.frozen[name].all()) for name in shape.weights):
         raise ValueError("every weight is frozen: leave the new ones out of frozen")
+    for axis, m in growth.maps.items():
+        if m.new != shape.axes.get(axis):
+            raise ValueError(
+                f"maps[{axis}] ends in {m.new} units, and the target has {shape.axes.get(axis, 0)}: state the maps by "
+                "which the source grew to it, or none"
+            )
+    if growth.layers is not None and len(growth.layers.source) != shape.layers:
+        raise ValueError(
+            f"layers names {len(growth.layers.source)} layers, and the target has {shape.layers}: state the source of "
+            "each of these, or leave layers out"
+        )
     ramped = {str(axis): size for axis, size in shape.axes.items() if not axis.name.endswith(("key", "vocab", "_rank"))}
     ramped["layer"] = shape.layers
     for ramp in growth.ramps:
@@ -416,57 +449,36 @@ def check_tensors(state: State, dtype: torch.dtype) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A model on fixed validation windows: its logits on the first of them, its loss on all, and their FLOPs."""
+    """A model on fixed validation windows: logits on the first, loss on all and its FLOPs, diagnosis on a few."""
 
     logits: Tensor
     loss: float
     flops: float
+    diagnosis: Diagnosis
 
 
-def measure(bench: Bench, measured: State, masks: Mapping[str, Tensor]) -> Measured:
-    """What growth is to be compared by."""
-    net = measured.model()
+def measure(bench: Bench, measured: Growth, masks: Mapping[str, Tensor]) -> Measured:
+    """What growth is to be compared by; of the source, as a growth that says nothing of an old model."""
+    net = measured.state.model()
     loss, flops = validate(bench, net, masks)
     with torch.no_grad():
-        return Measured(logits=net(bench.valid[:EVAL_WINDOWS, :-1]), loss=loss, flops=flops)
+        logits = net(bench.valid[:EVAL_WINDOWS, :-1])
+    return Measured(logits=logits, loss=loss, flops=flops, diagnosis=diagnose(measured, bench.diagnosed, masks))
 
 
 def measure_growth(bench: Bench, before: Measured, growth: Growth, out: Outcome) -> None:
-    """Largest logit change, loss jump and alive share, right after growth; charged to evaluation."""
+    """Largest logit change, loss jump and diagnostics, right after growth; charged to evaluation."""
     assert out.checkpoint is not None
     start = growth.state.tokens
-    after = measure(bench, growth.state, out.checkpoint.multipliers(start))
+    after = measure(bench, growth, out.checkpoint.multipliers(start))
     gap = (after.logits - before.logits).abs().max().item()
-    batch = bench.batch(start)
-    out.flops["eval"] = before.flops + after.flops + ledger.train_flops(growth.state.shape) * batch[:, 1:].numel()
+    out.flops["eval"] = before.flops + after.flops
+    out.diagnosed("before", before.diagnosis)
+    out.diagnosed("after", after.diagnosis)
     out.measures |= {
         "growth_gap": gap if math.isfinite(gap) else None,
         "growth_loss_jump": after.loss - before.loss if math.isfinite(after.loss) else None,
-        "alive_share": alive_share(growth, gradients(growth.state, batch)),
+        "alive_share": after.diagnosis.alive_share,
     }
     rate = bench.identity["train"]["learning_rate"]
     out.curve.append({"tokens": start, "loss": after.loss, "train_loss": math.nan, "learning_rate": rate})
-
-
-def alive_share(growth: Growth, found: Mapping[str, Tensor]) -> float | None:
-    """Share of the squared gradient norm outside the old model's subspace; frozen entries receive none.
-
-    In depth the old model is one in which the copies of a layer stay equal and muted or fresh ones stay as they are.
-    None where the strategy states no maps, nothing was added, or a gradient is not finite.
-    """
-    if not growth.maps and growth.layers is None:
-        return None
-    outside = total = 0.0
-    for name, weight in growth.state.shape.weights.items():
-        gradient = found[name] if name not in growth.frozen else found[name].masked_fill(growth.frozen[name], 0.0)
-        out, all_ = axes.outside_share(gradient, weight, growth.maps)
-        copies = growth.layers.copies(weight.layer) if growth.layers and weight.layer is not None else (weight.layer,)
-        if not copies:
-            out = all_
-        elif len(copies) > 1 and not any(dim.axis in growth.maps for dim in weight.dims):
-            together = torch.stack([found[weight.at(layer)] for layer in copies]).mean(0)
-            out = (gradient - together).double().square().sum().item()
-        outside, total = outside + out, total + all_
-    if not math.isfinite(total):
-        return None
-    return outside / total if total > 0 else 0.0

@@ -21,11 +21,14 @@ from safetensors.torch import load_file
 from shapes import random_state, shapes
 
 from growbench import model, train
+from growbench.axes import LayerMap
 from growbench.checkpoint import Checkpoint
+from growbench.labels import Axis
 from growbench.launch import Event, local
+from growbench.maps import isometry, zero_pad
 from growbench.model import LanguageModel
 from growbench.shape import Shape
-from growbench.store import CHECKPOINT, CURVE, EVENTS, RECORD, Stage, Store
+from growbench.store import CHECKPOINT, CURVE, DIAGNOSTICS, EVENTS, RECORD, Stage, Store
 from growbench.strategy import Growth, Ramp
 from growbench.task import order, windows
 
@@ -163,10 +166,13 @@ def test_a_checkpoint_reads_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, shape: Shape, seed: int, moments: bool
 ) -> None:
     path = tmp_path_factory.getbasetemp() / CHECKPOINT
-    state = random_state(shape, seed)
+    state, rng = random_state(shape, seed), torch.Generator().manual_seed(seed)
     frozen = {name: weight > 0 for name, weight in state.weights.items() if len(name) % 2}
     ramps = (Ramp(axis="residual", new=torch.arange(shape.residual) > 0, tokens=5),)
-    saved = Checkpoint(state=state, frozen=frozen, ramps=ramps, ramp_start=3)
+    shared = isometry(1, shape.residual, rng)
+    maps = {axis: shared for axis in shape.axes if shape.axes[axis] == shape.residual}
+    layers = LayerMap(source=(0,) * shape.layers, muted=frozenset({1}), fresh=frozenset({0})) if seed % 2 else None
+    saved = Checkpoint(state=state, frozen=frozen, ramps=ramps, ramp_start=3, maps=maps, layers=layers)
     saved.save(path, moments=moments)
     read = Checkpoint.load(path)
     kept = saved if moments else replace(saved, state=state.reset())
@@ -184,12 +190,17 @@ def test_a_checkpoint_reads_as_it_was_written(
     assert read.ramp_start == 3
     assert [(ramp.axis, ramp.tokens) for ramp in read.ramps] == [("residual", 5)]
     assert torch.equal(read.ramps[0].new, ramps[0].new)
+    assert read.maps.keys() == maps.keys()
+    assert all(torch.equal(m.expand, shared.expand) for m in read.maps.values())
+    assert all(torch.equal(m.collapse, shared.collapse) for m in read.maps.values())
+    assert all(axis.admits == next(a for a in shape.axes if a == axis).admits for axis in read.maps)
+    assert read.layers == layers
 
 
 def test_stage_folders_hold_safetensors_parquet_and_text_and_nothing_is_pickled(toy_run: toy.Run) -> None:
     for record in toy_run.records.values():
         folder = Store(toy_run.out).folder(record.key)
-        expected = {RECORD, EVENTS, CHECKPOINT} | ({CURVE} if record.kind != "init" else set())
+        expected = {RECORD, EVENTS, CHECKPOINT} | ({CURVE, DIAGNOSTICS} if record.kind != "init" else set())
         assert {path.name for path in folder.iterdir()} == expected
         assert load_file(folder / CHECKPOINT)
     for path in Path(train.__file__).parent.rglob("*.py"):
@@ -366,6 +377,14 @@ def growths() -> dict[str, tuple[Growth, str]]:
             "a weight extra that the shape does not have",
         ),
         "an unknown norm": (replace(good, state=replace(state, norms={"0/ffn": 3.0})), "does not name the normed axes"),
+        "a map to another size": (
+            replace(good, maps={Axis(name="ffn", layer=0): zero_pad(1, 2)}),
+            r"maps\[0/ffn\] ends in 2 units, and the target has 3",
+        ),
+        "layers too many": (
+            replace(good, layers=LayerMap(source=(0, 0))),
+            "layers names 2 layers, and the target has 1",
+        ),
         "nothing to train": (
             replace(good, frozen={name: torch.ones_like(w, dtype=torch.bool) for name, w in state.weights.items()}),
             "every weight is frozen: leave the new ones out",

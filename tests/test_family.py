@@ -10,10 +10,10 @@ from test_growth import EXACT, TOKENS, WIDER, grow, make
 
 from growbench.axes import LayerMap
 from growbench.checkpoint import Checkpoint
+from growbench.diagnostics import alive_share
 from growbench.shape import Shape
 from growbench.state import State
 from growbench.strategy import Growth, Probe, gradients
-from growbench.train import alive_share
 
 SHALLOW = Shape(layers=2, residual=6, heads=2, key=4, value=4, ffn=10, vocab=VOCAB, context=CONTEXT)
 DEEP = replace(SHALLOW, layers=4)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from shapes import CONTEXT, KINDS, VOCAB, batch, larger, logits, random_state, shapes
 
 from growbench import maps, plugins
+from growbench.diagnostics import alive_share
 from growbench.shape import Shape
 from growbench.state import State, changed
 from growbench.strategy import Growth, Probe, Strategy, gradients
-from growbench.train import alive_share
 
 EXACT = 1e-10
 STRATEGIES: list[tuple[str, dict[str, Any]]] = [

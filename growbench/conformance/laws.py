@@ -15,6 +15,7 @@ from growbench import conformance, train
 from growbench.checkpoint import Checkpoint
 from growbench.conformance import Exempt, Failed
 from growbench.conformance.trials import CASES, Case, Trial, alike, attempt, gradients, practice, source
+from growbench.diagnostics import alive_share
 from growbench.state import State
 from growbench.strategy import Strategy
 
@@ -189,7 +190,7 @@ def _share(trial: Trial) -> float | None:
         return 0.0
     found = trial.opened
     if trial.growth.maps or trial.growth.layers:
-        return train.alive_share(replace(trial.growth, frozen=trial.checkpoint.frozen), found) or 0.0
+        return alive_share(replace(trial.growth, frozen=trial.checkpoint.frozen), found) or 0.0
     tails = [tail for tail in _tails(trial, found) if tail is not None]
     return max(tails) if tails else None
 
