@@ -9,6 +9,7 @@ the value of a key costs ln V where the block first shows it, and nothing from t
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +25,8 @@ class Recall(Task):
     layers can find all, the first joining each value with its key before it (an induction head). Where the context is
     one block, 2 `pairs` tokens, windows are blocks, and the entropy rate is that of a model which finds all; shorter
     contexts cut blocks. At the defaults 56 % of the values are queries, the rate is 1.99 nats and a model that recalls
-    nothing reaches 2.77.
+    nothing reaches 2.77. Looking up is learned late: two layers of residual width 32 recall a fifth after 4 million
+    tokens at batch 16, and all after 6 million at batch 64.
 
     Split: `tokens` tokens to train on and a tenth of that for validation, from independent generators; `seed` draws
     both, whatever the seed of a run. Source and licence: generated here, no text involved.
@@ -32,6 +34,8 @@ class Recall(Task):
     Source paper: Arora et al. (2023), "Zoology", arXiv:2312.04927. There keys are shown first and queried once each, at
     distances of a power law with noise between, and only answers are scored; here keys recur uniformly, and all is.
     """
+
+    probe: ClassVar[bool] = True
 
     keys: int = 16
     values: int = 16
