@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from growbench.launch import Event
     from growbench.plan import Plan
+    from growbench.settings import Tuned
+    from growbench.study import Study
 
     Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
 
@@ -57,6 +59,9 @@ def _path(text: str) -> Path:
 StudyArgument = Annotated[str, typer.Argument(help="A shipped study (`growbench list`) or the path of a study file.")]
 Out = Annotated[Path | None, typer.Option(parser=_path, help="Folder of the results; runs/STUDY if not given.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds instead of the study's.")]
+FirstSeed = Annotated[int | None, typer.Option(help="First seed instead of the study's, for fresh ones after a look.")]
+Untuned = Annotated[bool, typer.Option("--untuned", help="Leave the study's tuning out; no verdict rests on it then.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes, one thread each; one per core.")]
 Only = Annotated[str | None, typer.Option(help="Run the arms that match this pattern alone, e.g. 'zero_*'.")]
 PluginPaths = Annotated[
     list[Path] | None, typer.Option("--plugin", parser=_path, help="A plugin file or a folder of them; repeatable.")
@@ -67,6 +72,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 def main() -> None:
     """Run the command of sys.argv and exit; every error is one sentence on stderr unless --debug is given."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores; a thread pool in each waits for the others
     try:
         sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
     except Exception as error:
@@ -104,19 +110,28 @@ def _common(
 def run(
     study: StudyArgument = "quick",
     out: Out = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, one thread each; one per core.")] = None,
+    workers: Workers = None,
     seeds: Seeds = None,
+    first_seed: FirstSeed = None,
     only: Only = None,
+    untuned: Untuned = False,
     plugin: PluginPaths = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a study, or what is left of it, and write its report."""
-    plan = _plan(study, seeds, plugin, only)
-    folder = out or Path("runs") / plan.study.study
+    """Run a study, or what is left of it, tuning first where it says so, and write its report."""
+    chosen = _study(study, seeds, first_seed, plugin)
+    folder = out or Path("runs") / chosen.study
     from growbench.launch import local
+    from growbench.plan import make_plan
 
+    if not untuned:
+        with _guests():  # what cannot be met is said before anything is tuned
+            make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache())
     try:
+        tuned = None if untuned or not chosen.tuning else _tune(chosen, folder, workers, only, plugin)
+        with _guests():
+            plan = make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache(), tuned=tuned)
         with _progress() as show, _guests():
             summary = local.run(plan, out=folder, workers=workers or _cores(), progress=show, command=_command())
         if summary.interrupted:
@@ -129,10 +144,40 @@ def run(
         _print_json(asdict(summary) | {"study": plan.study.study, "out": str(folder), "report": str(page)})
     else:
         print(_outcome(folder, summary.finished, summary.cached, summary.failed))
-        if only or seeds:
+        if only or seeds or first_seed:
             print("Results and report hold this selection; the command without --only and --seeds shows all again.")
         print(page)
     raise typer.Exit(1 if summary.failed else 0)
+
+
+@app.command()
+def tune(
+    study: StudyArgument,
+    out: Out = None,
+    workers: Workers = None,
+    only: Only = None,
+    plugin: PluginPaths = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a study's tuning alone, and say what it chose; `run` does the same first."""
+    chosen = _study(study, None, None, plugin)
+    if not chosen.tuning:
+        raise ValueError(f"the study {chosen.study} has no tuning: give it one, as in the study claims-small")
+    folder = out or Path("runs") / chosen.study
+    try:
+        tuned = _tune(chosen, folder, workers, only, plugin)
+    except KeyboardInterrupt:
+        _say(f"Interrupted: finished trials stay in {folder}, and the same command goes on from there.")
+        raise typer.Exit(130) from None
+    choices = [
+        {"task": task, "arm": arm} | {name: value for name, value in asdict(own).items() if value is not None}
+        for task, arms in tuned.chosen.items()
+        for arm, own in arms.items()
+    ]
+    cost = sum(sum(arms.values()) for arms in tuned.flops.values())
+    said = {"study": chosen.study, "out": str(folder), "digest": tuned.digest, "flops": cost, "chosen": choices}
+    _print(said | ({"trials": list(tuned.trials)} if as_json else {}), as_json)
 
 
 @app.command()
@@ -140,16 +185,33 @@ def plan(
     study: StudyArgument = "quick",
     out: Out = None,
     seeds: Seeds = None,
+    first_seed: FirstSeed = None,
     only: Only = None,
+    untuned: Untuned = False,
     plugin: PluginPaths = None,
     stages: Annotated[bool, typer.Option("--stages", help="List every stage too.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Say what a run would do and cost, and what is there already."""
-    planned = _plan(study, seeds, plugin, only)
-    folder = out or Path("runs") / planned.study.study
-    said = {"out": str(folder)} | planned.describe(folder)
+    chosen = _study(study, seeds, first_seed, plugin)
+    folder = out or Path("runs") / chosen.study
+    from growbench.plan import make_plan
+    from growbench.tables import TUNING
+    from growbench.tune import Tuner
+
+    said: dict[str, Any] = {"out": str(folder)}
+    tuned = None
+    with _guests():
+        if chosen.tuning and not untuned:
+            tuner = Tuner(study=chosen, plugin_paths=tuple(plugin or ()), only=only, cache=_cache())
+            tuned = tuner.known(folder / TUNING)
+            told = [part.describe(folder / TUNING) for part in tuner.plans(tuned) if part.arms]
+            summed = ("cached", "tokens", "flops", "flops_left", "seconds_per_worker_left")
+            said["tuning"] = {"stages": sum(len(part["stages"]) for part in told)}
+            said["tuning"] |= {name: sum(part[name] for part in told) for name in summed}
+        planned = make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache(), tuned=tuned)
+    said |= planned.describe(folder)
     if not as_json and not stages:
         rows = said.pop("stages")
         said = {"stages": len(rows)} | said | {"left": Counter(row["why"] for row in rows if not row["cached"])}
@@ -263,17 +325,31 @@ def strategy(
 # --- what the commands share -----------------------------------------------------------------------------------------
 
 
-def _plan(study: str, seeds: int | None, plugin: Sequence[Path] | None, only: str | None) -> "Plan":
-    """Return the plan of a study; strategies given with --plugin that it does not name are arms of it too."""
+def _study(study: str, seeds: int | None, first_seed: int | None, plugin: Sequence[Path] | None) -> "Study":
+    """Return a study; strategies given with --plugin that it does not name are arms of it too."""
     from growbench.study import read_study
 
     found = plugins.discover("strategy", plugin or ()) if plugin else {}
     given = [name for name, strategy in found.items() if strategy.origin.startswith("file")]
-    chosen = read_study(study).at(seeds=seeds, strategies=given)
-    from growbench.plan import make_plan
+    return read_study(study).at(seeds=seeds, first_seed=first_seed, strategies=given)
+
+
+def _tune(
+    study: "Study", folder: Path, workers: int | None, only: str | None, plugin: Sequence[Path] | None
+) -> "Tuned":
+    """Run what is left of a study's trials; KeyboardInterrupt where that was interrupted."""
+    from growbench.launch import local
+    from growbench.tables import TUNING
+    from growbench.tune import Tuner
+
+    def run(plan: "Plan", out: Path) -> None:
+        with _progress() as show:
+            if local.run(plan, out=out, workers=workers or _cores(), progress=show, command=_command()).interrupted:
+                raise KeyboardInterrupt
 
     with _guests():
-        return make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache())
+        tuner = Tuner(study=study, plugin_paths=tuple(plugin or ()), only=only, cache=_cache())
+        return tuner.run(folder / TUNING, run)
 
 
 def _guests() -> redirect_stdout[Any]:

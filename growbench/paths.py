@@ -5,10 +5,10 @@ paths are built arm by arm and what they share is found, not planned.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from torch import Generator
 
 from growbench import __version__, ledger, plugins
 from growbench.axes import AxisMap, LayerMap
+from growbench.settings import Setting, Settings
 from growbench.shape import Shape, partial, solve
 from growbench.state import changed
 from growbench.store import Stage, StageKind
@@ -73,10 +74,11 @@ class When:
 
 @dataclass(frozen=True, kw_only=True)
 class Trunk:
-    """A path under construction: its stages so far, its shape and position, its place in words, and its warm-up after
-    growth, from one position to another.
+    """A path under construction: its stages so far, its shape and position, its place in words, what the identities of
+    its stages have in common, and its warm-up after growth, from one position to another.
     """
 
+    common: Mapping[str, Any]
     keys: tuple[str, ...]
     shape: Shape
     tokens: int
@@ -142,6 +144,7 @@ class Builder:
     study: Study
     plugin_paths: tuple[Path, ...]
     cache: Path
+    settings: Sequence[Settings] = (Settings(),)
     stages: dict[str, Stage] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     tasks: list[dict[str, Any]] = field(default_factory=list)
@@ -238,57 +241,70 @@ class Builder:
         self.stages.setdefault(stage.key, stage)
         return stage.key
 
-    def common(self, task: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    def common(self, task: Mapping[str, Any], seed: int, setting: Setting | None = None) -> dict[str, Any]:
         settings = self.study.train.model_dump(mode="json", exclude={"moments"})
-        settings["warmup"] = self.round(self.study.budget.warmup * self.total) if self.study.budget.warmup else 0
+        settings |= {k: v for k, v in asdict(setting).items() if v is not None} if setting else {}
+        warmup = settings.get("warmup", self.study.budget.warmup)
+        settings["warmup"] = self.round(warmup * self.total) if warmup else 0
         return {"core": core_identity(), "device": "cpu", "task": dict(task), "seed": seed, "train": settings}
 
-    def init(self, common: dict[str, Any], shape: Shape, base: Shape, place: str) -> Trunk:
+    def init(self, common: Mapping[str, Any], shape: Shape, base: Shape, place: str) -> Trunk:
         scaling = {"name": self.study.parametrization, "base": asdict(base)}
-        key = self.add("init", None, f"{place} init", common | {"shape": asdict(shape), "scaling": scaling}, 0, 0.0)
-        return Trunk(keys=(key,), shape=shape, tokens=0, place=place)
+        identity = {**common, "shape": asdict(shape), "scaling": scaling}
+        key = self.add("init", None, f"{place} init", identity, 0, 0.0)
+        return Trunk(common=common, keys=(key,), shape=shape, tokens=0, place=place)
 
-    def train(self, common: dict[str, Any], trunk: Trunk, until: int, cuts: Sequence[int]) -> Trunk:
+    def train(self, trunk: Trunk, until: int, cuts: Sequence[int]) -> Trunk:
         """The trunk extended to a position, cut where any arm branches."""
         for cut in [c for c in cuts if trunk.tokens < c < until] + [until] * (trunk.tokens < until):
-            trunk = self.extend("train", trunk, cut, common)
+            trunk = self.extend("train", trunk, cut)
         return trunk
 
-    def cooldown(self, common: dict[str, Any], trunk: Trunk, until: int, grows: bool) -> Trunk:
+    def cooldown(self, trunk: Trunk, until: int, grows: bool) -> Trunk:
         """The branch of a trunk that ends at a budget; `grows`: a source is grown from its end."""
-        return self.extend("cooldown", trunk, until, common | {"grows": grows})
+        return self.extend("cooldown", trunk, until, grows=grows)
 
-    def extend(self, kind: StageKind, trunk: Trunk, until: int, identity: dict[str, Any]) -> Trunk:
+    def extend(self, kind: StageKind, trunk: Trunk, until: int, **more: bool) -> Trunk:
         tokens, place = until - trunk.tokens, f"{trunk.place} {kind} {trunk.tokens:,}-{until:,}"
         cost = tokens * ledger.train_flops(trunk.shape)
+        identity = {**trunk.common, **more, "until": until}
         if trunk.tokens < trunk.warm_until:
-            identity = identity | {"rewarm": [trunk.grown_at, trunk.warm_until]}
-        key = self.add(kind, trunk, place, identity | {"until": until}, tokens, cost)
+            identity["rewarm"] = [trunk.grown_at, trunk.warm_until]
+        key = self.add(kind, trunk, place, identity, tokens, cost)
         return replace(trunk, keys=(*trunk.keys, key), tokens=until)
 
     def grow(
-        self, common: dict[str, Any], trunk: Trunk, spec: StrategySpec, made: Strategy, target: Shape, when: When
+        self,
+        trunk: Trunk,
+        common: Mapping[str, Any],
+        rewarm: int,
+        spec: StrategySpec,
+        made: Strategy,
+        target: Shape,
+        when: When,
     ) -> Trunk:
+        """The trunk grown; `common`: of the stages from here on, whose rate rises anew over `rewarm` tokens."""
         plugin = plugins.find("strategy", spec.name, self.plugin_paths)
         strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": plugins.source_hash(plugin)}
         probes, place = made.probe_batches * self.step, f"{trunk.place} > {spec.label}{when.suffix}"
-        identity = common | {"strategy": strategy, "shape": asdict(target), "moments": when.moments}
+        identity = {**common, "strategy": strategy, "shape": asdict(target), "moments": when.moments}
         cost = probes * ledger.train_flops(target)
         key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)
         self.stages[key] = replace(self.stages[key], isolate=plugin.origin != "built-in")
         start = trunk.tokens + probes
         return Trunk(
+            common=common,
             keys=(*trunk.keys, key),
             shape=target,
             tokens=start,
             place=place,
             grown_at=start,
-            warm_until=start + when.rewarm,
+            warm_until=start + rewarm,
         )
 
     # --- arms -----------------------------------------------------------------------------------------------------
 
-    def load(self, spec: TaskSpec) -> tuple[dict[str, Any], Data]:
+    def load(self, spec: TaskSpec) -> tuple[dict[str, Any], Task, Data]:
         plugin = plugins.find("task", spec.name, self.plugin_paths)
         parameters = dict(spec.parameters)
         loaded = plugins.load("task", spec.name, self.plugin_paths)
@@ -299,7 +315,7 @@ class Builder:
             parameters[loaded.argument] = spec.argument
         plugins.check(plugin, parameters)
         with plugins.blamed(plugin, "cannot be loaded"):
-            task = loaded(**parameters)
+            task: Task = loaded(**parameters)
             lacking = _typed("missing", task.missing(self.cache), str)
         if lacking:
             raise ValueError(lacking)
@@ -320,6 +336,7 @@ class Builder:
                 "unit": data.unit,
                 "vocab": data.vocab,
                 "bytes_per_token": data.bytes_per_token,
+                "memory": loaded.memory,
             }
         )
         identity = {
@@ -328,47 +345,50 @@ class Builder:
             "plugin": plugins.source_hash(plugin),
             "fingerprint": data.fingerprint,
         }
-        return identity, data
+        return identity, task, data
 
     def arms(self, task: TaskSpec) -> Iterator[Arm]:
-        identity, data = self.load(task)
+        identity, loaded, data = self.load(task)
         ladders = {name: self.ladder(name, data.vocab) for name in self.study.ladders}
         self.matched(ladders)
         for architecture, shapes in ladders.items():
             chosen = [s for s in self.study.strategies if architecture in (s.architectures or self.study.ladders)]
             made = [(spec, made_strategy(spec, self.plugin_paths)) for spec in chosen]
-            for seed in range(self.study.seeds):
-                common = self.common(identity, seed)
-                place = f"{task.label} seed {seed} {architecture}"
-                tree = Tree(builder=self, common=common, place=place, shapes=shapes)
-                taken: dict[str, str] = {}
-                for spec, strategy, name, points in tree.arms(made):
-                    if other := taken.get(name):
-                        raise ValueError(
-                            f"two arms are named {architecture}/{name}, one of {other} and one of {spec.words}: "
-                            "give one strategy another `arm` label"
-                        )
-                    taken[name] = spec.words
+            for seed, settings in product(self.study.seed_numbers, self.settings):
+                tree = Tree(
+                    builder=self,
+                    identity=identity,
+                    task=loaded,
+                    seed=seed,
+                    settings=settings,
+                    names=(task.label, architecture),
+                    shapes=shapes,
+                    from_scratch=next((spec.label for spec, strategy in made if not strategy.source), "scratch"),
+                )
+                for spec, strategy, name, setting, points in _distinct(tree.arms(made), architecture):
                     if isinstance(points, str):
                         self.skipped[f"{architecture}/{name}"] = points
                         continue
                     about = {"arm": f"{architecture}/{name}", "architecture": architecture, "seed": seed}
-                    yield Arm(about=about | self.about(task, data, spec, strategy), points=tuple(points))
+                    about |= tree.setting(setting, grown=strategy.source and setting == name)
+                    about["schedule"] = name.removeprefix(spec.label).removeprefix(" @") if strategy.source else ""
+                    about |= {} if settings.trial is None else {"trial": settings.trial}
+                    yield Arm(about=about | self.about(task, loaded, data, spec, strategy), points=tuple(points))
 
-    def about(self, task: TaskSpec, data: Data, spec: StrategySpec, made: Strategy) -> dict[str, Any]:
+    def about(self, task: TaskSpec, loaded: Task, data: Data, spec: StrategySpec, made: Strategy) -> dict[str, Any]:
         variant = {k: str(v).lower() if isinstance(v, bool) else v for k, v in spec.parameters.items()}
         return {
             "study": self.study.study,
             "strategy": spec.name,
             "variant": ", ".join(f"{key}={value}" for key, value in variant.items()),
+            "restriction": spec.restriction,
             "task": task.label,
+            "probe": loaded.probe,
             "unit": data.unit,
             "sterile": made.sterile,
             "preserves": made.preserves,
             "from_scratch": not made.source,
             "parametrization": self.study.parametrization,
-            "learning_rate": self.study.train.learning_rate,
-            "tuned": False,
             "dtype": self.study.train.precision,
             "device": "cpu",
             "data_fingerprint": data.fingerprint,
@@ -379,21 +399,86 @@ class Builder:
         }
 
 
+Planned = tuple[StrategySpec, Strategy, str, str, list[Point] | str]
+"""An arm: its strategy, made, its name, the arm whose setting it has, and its points or why it does not apply."""
+
+
+def _distinct(planned: Iterable[Planned], architecture: str) -> Iterator[Planned]:
+    """Refuse two arms of one name."""
+    taken: dict[str, str] = {}
+    for spec, strategy, name, setting, points in planned:
+        if other := taken.get(name):
+            raise ValueError(
+                f"two arms are named {architecture}/{name}, one of {other} and one of {spec.words}: "
+                "give one strategy another `arm` label"
+            )
+        taken[name] = spec.words
+        yield spec, strategy, name, setting, points
+
+
 @dataclass(kw_only=True)
 class Tree:
-    """All paths of one task, architecture and seed."""
+    """All paths of one task, architecture, seed and choice of settings.
+
+    names: of the task and the architecture; from_scratch: of the arm at the last rung that trains sources and all.
+    """
 
     builder: Builder
-    common: dict[str, Any]
-    place: str
+    identity: Mapping[str, Any]
+    task: Task
+    seed: int
+    settings: Settings
+    names: tuple[str, str]
     shapes: Sequence[Shape]
+    from_scratch: str
+
+    # --- settings -------------------------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        task, architecture = self.names
+        trial = "" if self.settings.trial is None else f" trial {self.settings.trial}"
+        return f"{task} seed {self.seed} {architecture}{trial}"
+
+    def own(self, arm: str) -> Setting | None:
+        task, architecture = self.names
+        return self.settings.of(task, f"{architecture}/{arm}")
+
+    def common(self, arm: str) -> dict[str, Any]:
+        """What the stages trained under an arm's setting have in common."""
+        return self.builder.common(self.identity, self.seed, self.own(arm))
+
+    def grown_setting(self, arm: str, when: When) -> tuple[dict[str, Any], int]:
+        """What an arm's stages have in common once it has grown, and the tokens of its warm-up then."""
+        b, own = self.builder, self.own(arm)
+        if own is None or own.warmup is None:
+            return self.common(arm), when.rewarm
+        return b.common(self.identity, self.seed, replace(own, warmup=None)), b.round(own.warmup * b.total)
+
+    def setting(self, arm: str, *, grown: bool) -> dict[str, Any]:
+        """The columns that say how an arm was set, and whether that was tuned; `set_as`: whose setting that is."""
+        task, architecture = self.names
+        study, own = self.builder.study, self.own(arm) or Setting(learning_rate=self.builder.study.train.learning_rate)
+        warmup = study.budget.rewarm if grown else study.budget.warmup
+        return {
+            "set_as": f"{architecture}/{arm}",
+            "learning_rate": own.learning_rate,
+            "weight_decay": study.train.weight_decay if own.weight_decay is None else own.weight_decay,
+            "warmup": warmup if own.warmup is None else own.warmup,
+            "tuned": f"{architecture}/{arm}" in self.settings.chosen.get(task, {}),
+        }
+
+    def scratch_name(self, rung: int, label: str | None = None) -> str:
+        """The from-scratch arm of a rung."""
+        label = label or self.from_scratch
+        return label if rung == len(self.shapes) - 1 else f"{label}@{rung}"
 
     # --- budget points --------------------------------------------------------------------------------------------
 
-    def spent(self, when: When) -> tuple[float, float]:
-        """FLOPs of a path that grows on schedule, to the full budget: all of it, and after its last growth."""
+    def spent(self, when: When, budget: int) -> tuple[float, float]:
+        """FLOPs of a path that grows on schedule, to a budget: all of it, and after its last growth."""
         rates = [ledger.train_flops(self.shapes[rung]) for rung in when.rungs]
-        edges = pairwise((0, *when.growths, self.builder.total))
+        edges = pairwise((0, *when.growths, budget))
         spent = [rate * (end - start) for rate, (start, end) in zip(rates, edges, strict=True)]
         return sum(spent), spent[-1]
 
@@ -402,8 +487,8 @@ class Tree:
         """Budget points of the scratch arm of each rung.
 
         They are the study's, and under every schedule the tokens at which grown paths leave the rung, and those that
-        cost what a grown path has cost by then; of the last rung those that cost what a grown path does, in total and
-        continued.
+        cost what a grown path has cost by then; of the last rung those that cost what a grown path does at each of the
+        study's points, in total and continued.
         """
         b = self.builder
         rates = [ledger.train_flops(shape) for shape in self.shapes]
@@ -414,24 +499,26 @@ class Tree:
                 cost, start = cost + rates[rung] * (left - start), left
                 found[rung].update((left, b.round(cost / rates[rung])))
             if when.growths:
-                found[-1].update(b.round(flops / rates[-1]) for flops in self.spent(when))
+                found[-1].update(b.round(f / rates[-1]) for point in b.budgets for f in self.spent(when, point))
         return [sorted(budgets) for budgets in found]
 
     @cached_property
     def cuts(self) -> list[int]:
-        """Where trunks are cut: at every growth and at the start of every cooldown."""
+        """Where trunks are cut: at every growth and at the start of every cooldown; of a trial, of its only one."""
         b = self.builder
         growths = {growth for when in b.whens for growth in when.growths}
+        if self.settings.trial is not None:
+            return sorted({*growths, b.branch(b.total)})
         every = growths.union(*self.scratch_budgets)
         return sorted(growths | {b.branch(budget) for budget in every})
 
     # --- trunks and branches --------------------------------------------------------------------------------------
 
-    def start(self, rung: int) -> Trunk:
-        return self.fresh(self.shapes[rung], f"{self.place} rung {rung}")
+    def start(self, rung: int, label: str | None = None) -> Trunk:
+        return self.fresh(self.shapes[rung], f"{self.place} rung {rung}", self.scratch_name(rung, label))
 
-    def fresh(self, shape: Shape, place: str) -> Trunk:
-        return self.builder.init(self.common, shape, self.shapes[0], place)
+    def fresh(self, shape: Shape, place: str, arm: str) -> Trunk:
+        return self.builder.init(self.common(arm), shape, self.shapes[0], place)
 
     def cooled(self, trunk: Trunk, budget: int, *, grows: bool = False) -> Trunk:
         """The path from a trunk to a budget point. ValueError where the trunk is beyond the start of its cooldown."""
@@ -442,7 +529,7 @@ class Tree:
                 f"{b.branch(budget):,}, and growth, probes and warm-up included, ends at "
                 f"{max(trunk.tokens, trunk.warm_until):,}; raise the budget, grow earlier, or shorten the cooldown"
             )
-        return b.cooldown(self.common, b.train(self.common, trunk, b.branch(budget), self.cuts), budget, grows)
+        return b.cooldown(b.train(trunk, b.branch(budget), self.cuts), budget, grows)
 
     def point(self, trunk: Trunk, rung: int, target: int, source: Shape | None, owned: Sequence[Trunk]) -> Point:
         """The arm's size at the end of a cooled path, and the stages of owning the rungs below, where it owns all."""
@@ -450,6 +537,8 @@ class Tree:
         size = {
             "rung": rung,
             "shape": trunk.shape.words,
+            **{name: getattr(trunk.shape, name) for name in ("placement", "nonlinearity", "layers", "residual")},
+            "loss_floor": self.task.floor(trunk.shape.residual),
             "matched": abs(merged.params_non_embedding - goal) <= MATCHED * goal,
             "params": merged.params,
             "params_non_embedding": merged.params_non_embedding,
@@ -466,10 +555,8 @@ class Tree:
 
     # --- arms -----------------------------------------------------------------------------------------------------
 
-    def arms(
-        self, made: Sequence[tuple[StrategySpec, Strategy]]
-    ) -> Iterator[tuple[StrategySpec, Strategy, str, list[Point] | str]]:
-        """Every arm: (its strategy, made, its name, its points or the reason why it does not apply).
+    def arms(self, made: Sequence[tuple[StrategySpec, Strategy]]) -> Iterator[Planned]:
+        """Every arm.
 
         A grown arm of matched size and another shape than the ladder's has a scratch arm of that shape beside it.
         """
@@ -478,23 +565,25 @@ class Tree:
             for when in self.builder.whens if strategy.source else ():
                 name, found = spec.label + when.suffix, self.grown(spec, strategy, when)
                 if isinstance(found, str):
-                    yield spec, strategy, name, found
+                    yield spec, strategy, name, name, found
                 elif found[0] or not when.name:
                     final, points = found
+                    setting = name if final else self.scratch_name(when.rungs[0])
                     if final and final != self.shapes[-1] and points[-1].size["matched"]:
                         free = spec.restriction not in others.values() and spec.restriction
                         others.setdefault(final, free or f"@{name}")
-                    yield spec, strategy, name, points
+                    yield spec, strategy, name, setting, points
         for spec, strategy in made:
             if not strategy.source:
                 for name, points in self.scratch(spec.label, others):
-                    yield spec, strategy, name, points
+                    yield spec, strategy, name, name, points
 
     def scratch(self, label: str, others: Mapping[Shape, str]) -> Iterator[tuple[str, list[Point]]]:
         """From scratch: every rung, and every other shape in which a grown arm ends."""
         b, last = self.builder, len(self.shapes) - 1
         below = [
-            self.cooled(self.start(r), left, grows=b.whens[0].decayed) for r, left in enumerate(b.whens[0].growths)
+            self.cooled(self.start(r, label), left, grows=b.whens[0].decayed)
+            for r, left in enumerate(b.whens[0].growths)
         ]
         for rung, budgets in enumerate(self.scratch_budgets):
             grows = {
@@ -504,11 +593,12 @@ class Tree:
                 for r, left in zip(when.rungs, when.growths, strict=False)
                 if r == rung
             }
-            ends = [self.cooled(self.start(rung), budget, grows=budget in grows) for budget in budgets]
+            start = self.start(rung, label)
+            ends = [self.cooled(start, budget, grows=budget in grows) for budget in budgets]
             points = [self.point(end, rung, rung, None, below[:rung]) for end in ends]
-            yield label if rung == last else f"{label}@{rung}", points
+            yield self.scratch_name(rung, label), points
         for shape, name in others.items():
-            start = self.fresh(shape, f"{self.place} {shape.words}")
+            start = self.fresh(shape, f"{self.place} {shape.words}", f"{label}{name}")
             ends = [self.cooled(start, budget) for budget in self.scratch_budgets[-1]]
             yield f"{label}{name}", [self.point(end, last, last, None, below) for end in ends]
 
@@ -517,7 +607,7 @@ class Tree:
 
         None and the source's own points where the strategy never grows; or the reason why it does not apply.
         """
-        b, trunk = self.builder, self.start(when.rungs[0])
+        b, trunk, name = self.builder, self.start(when.rungs[0]), spec.label + when.suffix
         owned: list[Trunk] = []
         points: list[Point] = []
         source: Shape | None = None
@@ -536,11 +626,13 @@ class Tree:
             if source:
                 points.append(self.point(cooled, rung, rung, source, owned))
             owned.append(cooled)
-            trunk = cooled if when.decayed else b.train(self.common, trunk, left, self.cuts)
+            trunk = cooled if when.decayed else b.train(trunk, left, self.cuts)
             source = trunk.shape
-            trunk = b.grow(self.common, trunk, spec, made, target, when)
+            trunk = b.grow(trunk, *self.grown_setting(name, when), spec, made, target, when)
         longer = (
-            {b.round(self.spent(when)[0] / ledger.train_flops(trunk.shape))} if not source and when.growths else set()
+            {b.round(self.spent(when, b.total)[0] / ledger.train_flops(trunk.shape))}
+            if not source and when.growths
+            else set()
         )
         ends = [self.cooled(trunk, budget) for budget in sorted({*b.budgets, *longer})]
         points += [self.point(end, last if source else when.rungs[0], last, source, owned) for end in ends]

@@ -7,12 +7,13 @@ at the same positions for all arms, so that arms with a common past share its st
 import fnmatch
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from growbench import plugins
 from growbench.paths import Arm, Builder
+from growbench.settings import Settings, Tuned
 from growbench.store import Record, Stage, Store
 from growbench.study import Study
 
@@ -31,6 +32,7 @@ class Plan:
     tasks: tuple[Mapping[str, Any], ...]
     plugin_paths: tuple[Path, ...]
     cache: Path
+    tuned: Tuned | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: what the tables need besides the stage folders."""
@@ -42,6 +44,7 @@ class Plan:
             "skipped": dict(self.skipped),
             "strategies": list(self._strategies()),
             "tasks": list(self.tasks),
+            "tuned": self.tuned.to_dict() if self.tuned else None,
         }
 
     def _strategies(self) -> Iterator[dict[str, str]]:
@@ -82,11 +85,13 @@ class Plan:
     def _notes(self) -> list[str]:
         """What a reader of the results would hold against the study."""
         notes = []
+        if not self.tuned:
+            notes.append("every arm has the study's learning rate: no verdict rests on an untuned study")
         if not any(arm.about["from_scratch"] for arm in self.arms):
             notes.append("no arm is trained from scratch: add the strategy scratch, or growth is compared with nothing")
         for task in self.tasks:
             epochs = max(p.budget for arm in self.arms for p in arm.points) / task["train_tokens"]
-            if epochs > 1:
+            if epochs > 1 and not task["memory"]:
                 notes.append(f"{task['name']} is read {epochs:.2g} times: a verdict needs less than one epoch of data")
         if not any(stage.kind == "grow" for stage in self.stages.values()):
             notes.append("nothing grows: no strategy changes a rung, or the ladders' rungs are equal")
@@ -118,29 +123,50 @@ def _why(stage: Stage, stored: Record | None) -> str:
     return "not run yet"
 
 
-def make_plan(study: Study, plugin_paths: Sequence[Path] = (), only: str | None = None, cache: Path = Path()) -> Plan:
+def make_plan(
+    study: Study,
+    plugin_paths: Sequence[Path] = (),
+    only: str | None = None,
+    cache: Path = Path(),
+    tuned: Tuned | None = None,
+) -> Plan:
     """The plan of a study. Whatever cannot be met is a ValueError here, before anything is trained.
 
-    only: a glob over arm names, with or without their architecture; cache: the folder of fetched data.
+    only: a glob over arm names, with or without their architecture; cache: the folder of fetched data; tuned: what
+    tuning chose for the arms, without which all have the study's own setting.
     """
-    builder = Builder(study=study, plugin_paths=tuple(plugin_paths), cache=cache)
-    arms = [arm for task in study.tasks for arm in builder.arms(task)]
+    settings = Settings(chosen=tuned.chosen) if tuned else Settings()
+    builder = Builder(study=study, plugin_paths=tuple(plugin_paths), cache=cache, settings=(settings,))
+    arms = [_costed(arm, tuned) for task in study.tasks for arm in builder.arms(task)]
     if only is not None:
         names = sorted({arm.about["arm"] for arm in arms})
-        arms = [arm for arm in arms if _matches(arm.about["arm"], only)]
+        arms = [arm for arm in arms if matches(arm.about["arm"], only)]
         if not arms:
             raise ValueError(f"no arm matches {only!r}: the arms are {', '.join(names)}")
-    used = {key for arm in arms for point in arm.points for key in (*point.path, *point.ladder)}
     return Plan(
         study=study,
-        stages={key: stage for key, stage in builder.stages.items() if key in used},
+        stages=used_stages(builder.stages, arms),
         arms=tuple(arms),
         skipped=builder.skipped,
         tasks=tuple(builder.tasks),
         plugin_paths=tuple(plugin_paths),
         cache=cache,
+        tuned=tuned,
     )
 
 
-def _matches(arm: str, pattern: str) -> bool:
+def _costed(arm: Arm, tuned: Tuned | None) -> Arm:
+    """The arm with what its tuning cost."""
+    cost = tuned.flops.get(arm.about["task"], {}).get(arm.about["set_as"], 0.0) if tuned else 0.0
+    return replace(arm, about={**arm.about, "flops_tuning": cost})
+
+
+def used_stages(stages: Mapping[str, Stage], arms: Iterable[Arm]) -> dict[str, Stage]:
+    """The stages that arms' points rest on, parents first."""
+    used = {key for arm in arms for point in arm.points for key in (*point.path, *point.ladder)}
+    return {key: stage for key, stage in stages.items() if key in used}
+
+
+def matches(arm: str, pattern: str) -> bool:
+    """Whether a glob names an arm, with or without its architecture."""
     return any(fnmatch.fnmatchcase(name, pattern) for name in (arm, arm.partition("/")[2]))

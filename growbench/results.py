@@ -51,6 +51,7 @@ RESULTS: dict[str, Column] = {
     "layers": _count("", "Layers of the final model."),
     "residual": _count("", "Residual width of the final model."),
     "task": _text("Name of the task."),
+    "probe": _flag("The task asks for one capacity and not for language: means across tasks leave it out."),
     "unit": _text("What one token is: byte, or symbol for synthetic sources."),
     "seed": _count("", "Seed from which every role (initialisation, data, growth) draws its own generator."),
     "status": _text(

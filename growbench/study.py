@@ -211,19 +211,79 @@ class Train(_Part):
     eval_tokens: Count
 
 
+class Range(_Part):
+    """A range that tuning draws from, uniform in the logarithm."""
+
+    low: Positive
+    high: Positive
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, written: object) -> object:
+        if isinstance(written, list | tuple) and len(written) == 2:
+            return {"low": written[0], "high": written[1]}
+        return written
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"give a range as [low, high], low first, not [{self.low:g}, {self.high:g}]")
+        return self
+
+    @model_serializer
+    def _flat(self) -> list[float]:
+        return [self.low, self.high]
+
+
+class Tuning(_Part):
+    """Trials before a study: equally many for every arm of every task, from one space, on seeds that no result uses.
+
+    A trial is an arm trained to a proxy budget of `tokens`, grown at the study's own fractions. The space: the learning
+    rate at the base shape and, where given, weight decay and warm-up (a fraction of the budget, from scratch or after
+    growth).
+    """
+
+    trials: Count
+    seeds: Count = 1
+    tokens: Count
+    learning_rate: Range
+    weight_decay: Range | None = None
+    warmup: Range | None = None
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        if self.trials < 2:
+            raise ValueError("trials must be 2 or more: one leaves nothing to choose from")
+        if self.warmup and self.warmup.high >= 1:
+            raise ValueError(
+                f"warmup is a fraction of the budget: its range must end below 1, not {self.warmup.high:g}"
+            )
+        return self
+
+
+TUNING_SEED = 1_000_000
+"""The first seed that tuning draws from; results draw from lower ones."""
+
+
 class Study(_Part):
-    """A study file. `ladders` gives each architecture its rungs, smallest first; a rung is the fields of a Shape."""
+    """A study file. `ladders` gives each architecture its rungs, smallest first; a rung is the fields of a Shape.
+
+    first_seed: results use this seed and the `seeds` - 1 after it; more seeds after a look at the results are fresh
+    ones. tuning: how every arm's learning rate is chosen; without it the study is untuned.
+    """
 
     study: Annotated[str, AfterValidator(_folder_name)]
     about: str
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
     seeds: Count
+    first_seed: Count0 = 0
     parametrization: Literal["mup", "standard"] = "mup"
     ladders: Annotated[dict[str, Annotated[tuple[dict[str, Value], ...], Field(min_length=1)]], Field(min_length=1)]
     strategies: Annotated[tuple[StrategySpec, ...], Field(min_length=1)]
     budget: Budget
     train: Train
     schedules: dict[str, Schedule] = {}
+    tuning: Tuning | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -258,7 +318,16 @@ class Study(_Part):
         _unique("the task {} stands twice", [task.label for task in self.tasks])
         if self.train.batch * self.train.context > self.budget.tokens:
             raise ValueError(f"budget.tokens {self.budget.tokens} is less than one step of batch × context")
+        if self.first_seed + self.seeds > TUNING_SEED:
+            raise ValueError(f"seeds from {TUNING_SEED:,} on are for tuning alone: lower first_seed or seeds")
+        if self.tuning and self.train.batch * self.train.context > self.tuning.tokens:
+            raise ValueError(f"tuning.tokens {self.tuning.tokens} is less than one step of batch × context")
         return self
+
+    @property
+    def seed_numbers(self) -> range:
+        """The seeds of the results."""
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     def scheduled(self, schedule: Schedule, rungs: int) -> Budget:
         """Return the budget of a schedule on a ladder of so many rungs; ValueError where the two do not fit."""
@@ -273,13 +342,24 @@ class Study(_Part):
             )
         return budget
 
-    def at(self, *, seeds: int | None = None, strategies: Sequence[str] = ()) -> "Study":
-        """Return the study with another number of seeds (None keeps it), and with those strategies it does not name."""
+    def at(self, *, seeds: int | None = None, first_seed: int | None = None, strategies: Sequence[str] = ()) -> "Study":
+        """Return the study with other seeds (None keeps them), and with those strategies that it does not name."""
         named = {spec.name for spec in self.strategies}
         written = self.model_dump()
         added = [{"name": name} for name in strategies if name not in named]
-        changes = {"seeds": self.seeds if seeds is None else seeds, "strategies": [*written["strategies"], *added]}
+        changes = {
+            "seeds": self.seeds if seeds is None else seeds,
+            "first_seed": self.first_seed if first_seed is None else first_seed,
+            "strategies": [*written["strategies"], *added],
+        }
         return _validated(written | changes, self.study)
+
+    def proxy(self) -> "Study":
+        """Return the study that tuning trains: the proxy budget, scored at its end, on the seeds of tuning."""
+        assert self.tuning is not None
+        budget = self.budget.model_dump() | {"tokens": self.tuning.tokens, "points": (1.0,)}
+        written = self.model_dump() | {"tuning": None, "seeds": self.tuning.seeds, "first_seed": 0, "budget": budget}
+        return _validated(written, f"{self.study} (tuning)").model_copy(update={"first_seed": TUNING_SEED})
 
     def to_yaml(self) -> str:
         """Return the study as the text of a study file, every default written out."""

@@ -86,6 +86,10 @@ class Task(ABC):
     """
 
     argument: ClassVar[str] = ""
+    memory: ClassVar[bool] = False
+    """Whether what is trained on is asked for later: no other data to validate on, and no limit of one epoch."""
+    probe: ClassVar[bool] = False
+    """Whether it asks for one capacity and not for language: means across tasks leave it out."""
 
     def missing(self, cache: Path) -> str:
         """Return "", or the sentence that names the command to run first where data must be fetched."""

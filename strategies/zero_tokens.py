@@ -18,6 +18,8 @@ from growbench.strategy import Growth, Probe, Strategy
 class ZeroTokens(Strategy):
     """New parameter tokens with zero keys and random values (TokenFormer, arXiv:2410.23168).
 
+    The units of a feed-forward layer are such tokens in any model: there it differs from zero_pad in the side that is
+    zero.
     factor: `held` keeps the square root of n in the layer's norm at the source's token count, so that zero keys change
     nothing; `rescaled` counts all tokens, as the published code does, and changes the function.
     zero: `keys`, as the paper says; `neither`, as the published code has it, and `values`, with random keys, which
@@ -36,19 +38,20 @@ class ZeroTokens(Strategy):
         return "gelu(0) = 0: zero keys silence the values, zero values the keys" if self.zero == "both" else ""
 
     def supports(self, source: Shape, target: Shape) -> str:
-        everywhere = source.placement == "everywhere"
-        return (
-            ""
-            if everywhere
-            else "the architecture's projections have no parameter tokens; zero_pad is this growth there"
-        )
+        normed = any(axis.admits == "even" for axis in source.axes)
+        if not normed and (self.factor == "rescaled" or self.zero in ("values", "neither")):
+            return (
+                "no norm runs over the tokens of this architecture, so that this variant is zero_pad or no growth of it"
+            )
+        dead = source.nonlinearity == "relu" and self.zero == "keys"
+        return "relu passes no gradient at zero: tokens with zero keys would never wake" if dead else ""
 
     def widen(self, axis: Axis, old: int, new: int, rng: Generator) -> AxisMap:
         return zero_pad(old, new, scale=(new / old) ** 0.5 if axis.admits == "isometry" else 1.0)
 
     def opens(self, axis: Axis, axis_map: AxisMap) -> Side:
-        sides: dict[str, Side] = {"values": "writers", "neither": "both"}
-        chosen = sides.get(self.zero) if axis.admits == "even" else None
+        sides: dict[str, Side] = {"values": "writers", "neither": "both", "keys": "readers"}
+        chosen = sides.get(self.zero) if axis.admits in ("even", "selection") else None
         return chosen or super().opens(axis, axis_map)
 
     def fill(self, weight: Weight, grown: Tensor, grown_maps: Maps, fresh: Tensor) -> Tensor:

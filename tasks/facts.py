@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,9 @@ class Facts(Task):
     Source paper of the measure: Allen-Zhu and Li (2024), "Knowledge capacity scaling laws", arXiv:2404.05405, where
     language models store about 2 bits per parameter of what they have read 1,000 times, and 1 bit of 100 times.
     """
+
+    probe: ClassVar[bool] = True
+    memory: ClassVar[bool] = True
 
     keys: int = 32
     values: int = 16

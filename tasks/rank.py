@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate, islice
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,8 @@ class Rank(Task):
 
     Source paper of the limit: Yang et al. (2018), "Breaking the softmax bottleneck", arXiv:1711.03953.
     """
+
+    probe: ClassVar[bool] = True
 
     symbols: int = 128
     scale: float = 2.0

@@ -133,11 +133,12 @@ def test_scratch_is_scored_at_the_tokens_where_others_grow_and_at_equal_flops(tm
     budgets = {arm.about["arm"]: [p.budget for p in arm.points] for arm in plan.arms}
     total, half = 40 * toy.STEP, 20 * toy.STEP
     small, large = (ledger.train_flops(Shape.read(r | {"context": 16})) for r in toy.LADDERS["transformer"])
-    spent = half * small + half * large
-    nearest = [round(cost / toy.STEP) * toy.STEP for cost in (spent / large, half, spent / small)]
+    total_costs = [half * small + tokens * large for tokens in (half / 2, half)]
+    steps = [cost / toy.STEP for cost in (total_costs[0] / large, total_costs[1] / large, total_costs[1] / small)]
+    nearest = [round(step) * toy.STEP for step in steps]
     assert budgets["transformer/zero_pad"] == [30 * toy.STEP, total]
     assert budgets["transformer/scratch@0"] == [half, 30 * toy.STEP, total]
-    assert budgets["transformer/scratch"] == sorted({30 * toy.STEP, total, nearest[0], nearest[1]})
+    assert budgets["transformer/scratch"] == sorted({half // 2, half, 30 * toy.STEP, total, *nearest[:2]})
     assert budgets["transformer/continue"] == [30 * toy.STEP, total, nearest[2]]
 
 
@@ -413,10 +414,13 @@ def test_a_label_that_is_another_arm_s_name_is_refused(label: str, sentence: str
 
 
 def test_a_strategy_that_does_not_apply_is_listed_with_its_reason(tmp_path: Path) -> None:
-    plan = toy.plan(tmp_path, strategies=["zero_pad", "zero_tokens"], architectures=BOTH)
-    assert {arm.about["arm"] for arm in plan.arms} == {f"{a}/zero_pad" for a in BOTH} | {"tokenformer/zero_tokens"}
-    assert list(plan.skipped) == ["transformer/zero_tokens"]
-    assert "no parameter tokens" in plan.skipped["transformer/zero_tokens"]
+    plan = toy.plan(
+        tmp_path, strategies=["zero_pad", {"name": "zero_tokens", "factor": "rescaled"}], architectures=BOTH
+    )
+    rescaled = "zero_tokens(factor=rescaled)"
+    assert {arm.about["arm"] for arm in plan.arms} == {f"{a}/zero_pad" for a in BOTH} | {f"tokenformer/{rescaled}"}
+    assert list(plan.skipped) == [f"transformer/{rescaled}"]
+    assert "no norm runs over the tokens" in plan.skipped[f"transformer/{rescaled}"]
 
 
 @pytest.mark.parametrize("pattern", ["zero_*", "transformer/zero_*", "*/zero_pad"])
@@ -477,7 +481,8 @@ def test_the_plan_notes_what_a_reader_would_hold_against_the_study(tmp_path: Pat
     def notes(**changes: Any) -> str:
         return " ".join(toy.plan(tmp_path, **changes).describe()["notes"])
 
-    assert notes(strategies=["scratch", "zero_pad"]) == ""
+    untuned = "every arm has the study's learning rate: no verdict rests on an untuned study"
+    assert notes(strategies=["scratch", "zero_pad"]) == untuned
     assert "no arm is trained from scratch" in notes(strategies=["zero_pad"])
     small = {"transformer": [toy.LADDERS["transformer"][0]] * 2}
     assert "nothing grows" in notes(strategies=["scratch", "zero_pad"], ladders=small)
