@@ -30,12 +30,13 @@ from growbench import plugins
 if TYPE_CHECKING:
     import pandas as pd
 
+    from growbench.claim import Decision
     from growbench.launch import Event
     from growbench.plan import Plan
     from growbench.settings import Tuned
     from growbench.study import Study
 
-    Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+    Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 
 app = typer.Typer(
     name="growbench",
@@ -232,6 +233,36 @@ def report(
     print(_write_report(folders, out or folders[0] / "report.html"))
 
 
+@app.command()
+def claims(
+    folders: Annotated[
+        list[Path], typer.Argument(parser=_path, metavar="DIR...", help="Folders of results of one study.")
+    ],
+    plugin: PluginPaths = None,
+    tests: Annotated[bool, typer.Option("--tests", help="Print every test that the verdicts rest on, too.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say which claims a study's results support, contradict, or leave undecided."""
+    from growbench.claim import tabulate
+
+    decided, tested = tabulate(_decisions(*_read(folders), plugin))
+    if not as_json:
+        decided, tested = (
+            decided[["claim", "verdict", "effect", "low", "high", "measure", "missing"]],
+            tested.drop(columns=["rows", "measure"]),
+        )
+    said = {"claims": _records(decided)} | ({"tests": _records(tested)} if tests or as_json else {})
+    _print(said, as_json)
+
+
+def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+    return [
+        {str(k): v for k, v in row.items()}
+        for row in frame.astype(object).where(frame.notna(), None).to_dict("records")
+    ]
+
+
 @app.command(name="list")
 def list_(plugin: PluginPaths = None, as_json: Json = False, debug: Debug = False) -> None:
     """List strategies, tasks, launchers and studies."""
@@ -358,15 +389,33 @@ def _guests() -> redirect_stdout[Any]:
 
 
 def _write_report(folders: Sequence[Path], page: Path) -> Path:
+    from growbench.reports.page import render
+
+    (results, curves, stages, _), about = _read(folders)
+    page.write_text(render(results, curves, stages, about), encoding="utf-8")
+    return page
+
+
+def _read(folders: Sequence[Path]) -> "tuple[Frames, dict[str, Any]]":
+    """Return (results, curves, stages, diagnostics) of all folders as one, and where they come from."""
     for folder in folders:
         _existing(folder)
     from growbench import tables
-    from growbench.reports.page import render
 
     about = _merged([tables.provenance(folder) for folder in folders])
-    results, curves, stages = _joined([tables.tables(folder) for folder in folders])
-    page.write_text(render(results, curves, stages, about), encoding="utf-8")
-    return page
+    return _joined([(*tables.tables(folder), tables.diagnostics(folder)) for folder in folders]), about
+
+
+def _decisions(frames: "Frames", about: Mapping[str, Any], plugin: Sequence[Path] | None) -> "list[Decision]":
+    """Return the verdict on every claim that is known, built in or given."""
+    from growbench.claim import Evidence, decide
+
+    results, curves, _, diagnostics = frames
+    memory = frozenset(str(task["name"]) for task in about["tasks"] if task.get("memory"))
+    evidence = Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory)
+    with _guests():
+        known = {name: plugins.load("claim", name, plugin or ())() for name in plugins.discover("claim", plugin or ())}
+        return decide({name.replace("_", "-"): claim for name, claim in known.items()}, evidence)
 
 
 _RUN = ["arm", "task", "seed"]
@@ -384,7 +433,7 @@ def _joined(folders: "Sequence[Frames]") -> "Frames":
 
     if len(folders) == 1:
         return folders[0]
-    results, curves, stages = (
+    results, curves, stages, diagnostics = (
         pd.concat([frame.assign(folder=i) for i, frame in enumerate(frames)], ignore_index=True)
         for frames in zip(*folders, strict=True)
     )
@@ -400,10 +449,13 @@ def _joined(folders: "Sequence[Frames]") -> "Frames":
     first = results.drop_duplicates(_ROW)
     beaten = _keys(results.drop(first.index)).difference(_keys(first))
     curves = _distinct(curves[~_keys(curves).isin(beaten)])
+    diagnostics = _distinct(diagnostics[~_keys(diagnostics).isin(beaten)])
     stages = stages.sort_values("status", key=lambda found: found.isin(unfinished), kind="stable")
-    joined = (first, curves, stages.drop_duplicates("stage"))
-    first, curves, stages = (frame.sort_index().drop(columns="folder").reset_index(drop=True) for frame in joined)
-    return first, curves, stages
+    joined = (first, curves, stages.drop_duplicates("stage"), diagnostics)
+    first, curves, stages, diagnostics = (
+        frame.sort_index().drop(columns="folder").reset_index(drop=True) for frame in joined
+    )
+    return first, curves, stages, diagnostics
 
 
 def _distinct(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -528,6 +580,8 @@ def _words(value: object) -> str:
             return f"{value:.4g}"
         case int():
             return f"{value:,}"
+        case None:
+            return "-"
         case Mapping():
             return ", ".join(f"{key}: {_words(item)}" for key, item in value.items()) or "none"
         case list():

@@ -39,6 +39,7 @@ KINDS = {
         plural="strategies", package="growbench.strategies", base="growbench.strategy", group="growbench.strategies"
     ),
     "task": Kind(plural="tasks", package="growbench.tasks", base="growbench.task", group="growbench.tasks"),
+    "claim": Kind(plural="claims", package="growbench.claims", base="growbench.claim", group="growbench.claims"),
 }
 
 

@@ -1,0 +1,51 @@
+"""Capacity: what does growing each part let a model do that it could not?"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+
+from growbench.claim import Claim, Evidence, Finding, Test, below, every, ordered
+
+BUDGET = ("data_fingerprint", "budget")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity(Claim):
+    """Growing feed-forwards or tokens raises what is stored between layers, not what the residual stream can carry.
+
+    On `rank` the residual width sets a floor. For: growing the residual stream alone ends below the floor of the
+    source's width, growing feed-forwards alone does not, and on `facts` growing feed-forwards alone ends below the
+    source trained on. Against: one of these is the other way round.
+    """
+
+    number: ClassVar[int] = 8
+
+    def find(self, evidence: Evidence) -> Finding:
+        made = {"placement": "ffn", "nonlinearity": "gelu"}
+        rank, facts = evidence.task("rank"), evidence.task("facts")
+        ffn, residual = (evidence.arm("zero_pad", restriction=f"[{part}]", **made) for part in ("ffn", "residual"))
+        source = evidence.arm("continue", rung="first", **made)
+        found = every(
+            beside_floor(rank, residual, source, "below"),
+            beside_floor(rank, ffn, source, "above"),
+            below(facts, ffn, source, equal=BUDGET),
+        )
+        return found.showing(
+            below(rank, residual, ffn), below(rank, ffn, source, equal=BUDGET), below(facts, residual, ffn)
+        )
+
+
+def beside_floor(evidence: Evidence, arm: str, source: str, side: Literal["below", "above"]) -> Test:
+    """For: the arm's loss lies on that side of the lowest possible at the source's residual width."""
+    floors = evidence.rows(source).drop_duplicates("task").set_index("task")["loss_floor"]
+    rows = evidence.final(arm)
+    losses, limits = (
+        column.astype("Float64").to_numpy("float64", na_value=np.nan)
+        for column in (rows["loss"], rows["task"].map(floors))
+    )
+    unscored = (rows["status"] != "ok").astype(int).to_numpy()
+    found = pd.DataFrame({"task": rows["task"], "seed": rows["seed"], "unscored": unscored})
+    name = f"{arm} ends {side} the floor of the source's width"
+    return ordered(evidence, name, (arm,), found.assign(difference=np.log(losses / limits)), side=side)

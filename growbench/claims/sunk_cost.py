@@ -1,0 +1,26 @@
+"""Sunk cost: does the verdict on cost turn with what is counted?"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from growbench.claim import Claim, Evidence, Finding, cheaper, every, joined, some
+from growbench.claims._grown import mission
+
+
+@dataclass(frozen=True, kw_only=True)
+class SunkCost(Claim):
+    """The verdict on cost turns with the view: contradicted with everything counted, supported with a free source.
+
+    For: both. Against: growing is cheaper even when everything is counted, or dearer even with a free source.
+    """
+
+    number: ClassVar[int] = 3
+
+    def find(self, evidence: Evidence) -> Finding:
+        evidence = evidence.language
+        arms = mission(evidence)
+        total, continued = (some(*(cheaper(evidence, arm, view) for arm in arms)) for view in ("total", "continued"))
+        return every(
+            joined("growing is dearer, everything counted", total, turned=True),
+            joined("growing is cheaper, the source free", continued),
+        )
