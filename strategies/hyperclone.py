@@ -18,7 +18,8 @@ class Hyperclone(Strategy):
     """Every unit cloned a whole number of times (HyperCloning, arXiv:2409.12903).
 
     snr_db: None, the published default, leaves the clones equal; a number adds noise that cancels between clones, so
-    many decibels below the tiled weight (mean square, expected); the readout gets none.
+    many decibels below the tiled weight (mean square, expected); the readout gets none. The noise of a weight sums to
+    zero over all blocks that one clone reads, where the published code has pairs of blocks cancel.
     """
 
     snr_db: float | None = None

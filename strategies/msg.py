@@ -16,7 +16,8 @@ from growbench.strategy import Growth, Probe, Ramp
 class Msg(Random):
     """New units and layers at random initialisation behind masks that open after growth (MSG, arXiv:2305.02869).
 
-    ramp_tokens: over how many tokens the masks rise from 0 to 1; at 0 they hide all that is new, norms included.
+    ramp_tokens: over how many tokens the masks rise from 0 to 1; at 0 they hide all that is new, norms included. New
+    weights are drawn as the target's initialisation is, where the published code has N(0, 0.02^2).
     """
 
     ramp_tokens: int = 100_000
