@@ -121,16 +121,16 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a study, or what is left of it, tuning first where it says so, and write its report."""
-    chosen = _study(study, seeds, first_seed, plugin)
+    chosen = _study(study, plugin, seeds=seeds, first_seed=first_seed, untuned=untuned)
     folder = out or Path("runs") / chosen.study
     from growbench.launch import local
     from growbench.plan import make_plan
 
-    if not untuned:
+    if chosen.tuning:
         with _guests():  # what cannot be met is said before anything is tuned
             make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache())
     try:
-        tuned = None if untuned or not chosen.tuning else _tune(chosen, folder, workers, only, plugin)
+        tuned = None if not chosen.tuning else _tune(chosen, folder, workers, only, plugin)
         with _guests():
             plan = make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache(), tuned=tuned)
         with _progress() as show, _guests():
@@ -146,7 +146,10 @@ def run(
     else:
         print(_outcome(folder, summary.finished, summary.cached, summary.failed))
         if only or seeds or first_seed:
-            print("Results and report hold this selection; the command without --only and --seeds shows all again.")
+            print(
+                "Results and report hold this selection; the command without --only, --seeds and --first-seed shows "
+                "the study's own again."
+            )
         print(page)
     raise typer.Exit(1 if summary.failed else 0)
 
@@ -162,7 +165,7 @@ def tune(
     debug: Debug = False,
 ) -> None:
     """Run a study's tuning alone, and say what it chose; `run` does the same first."""
-    chosen = _study(study, None, None, plugin)
+    chosen = _study(study, plugin)
     if not chosen.tuning:
         raise ValueError(f"the study {chosen.study} has no tuning: give it one, as in the study claims-small")
     folder = out or Path("runs") / chosen.study
@@ -195,7 +198,7 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Say what a run would do and cost, and what is there already."""
-    chosen = _study(study, seeds, first_seed, plugin)
+    chosen = _study(study, plugin, seeds=seeds, first_seed=first_seed, untuned=untuned)
     folder = out or Path("runs") / chosen.study
     from growbench.plan import make_plan
     from growbench.tables import TUNING
@@ -204,10 +207,10 @@ def plan(
     said: dict[str, Any] = {"out": str(folder)}
     tuned = None
     with _guests():
-        if chosen.tuning and not untuned:
+        if chosen.tuning:
             tuner = Tuner(study=chosen, plugin_paths=tuple(plugin or ()), only=only, cache=_cache())
-            tuned = tuner.known(folder / TUNING)
-            told = [part.describe(folder / TUNING) for part in tuner.plans(tuned) if part.arms]
+            trials, tuned = tuner.known(folder / TUNING)
+            told = [part.describe(folder / TUNING) for part in trials]
             summed = ("cached", "tokens", "flops", "flops_left", "seconds_per_worker_left")
             said["tuning"] = {"stages": sum(len(part["stages"]) for part in told)}
             said["tuning"] |= {name: sum(part[name] for part in told) for name in summed}
@@ -356,13 +359,20 @@ def strategy(
 # --- what the commands share -----------------------------------------------------------------------------------------
 
 
-def _study(study: str, seeds: int | None, first_seed: int | None, plugin: Sequence[Path] | None) -> "Study":
+def _study(
+    study: str,
+    plugin: Sequence[Path] | None,
+    *,
+    seeds: int | None = None,
+    first_seed: int | None = None,
+    untuned: bool = False,
+) -> "Study":
     """Return a study; strategies given with --plugin that it does not name are arms of it too."""
     from growbench.study import read_study
 
     found = plugins.discover("strategy", plugin or ()) if plugin else {}
     given = [name for name, strategy in found.items() if strategy.origin.startswith("file")]
-    return read_study(study).at(seeds=seeds, first_seed=first_seed, strategies=given)
+    return read_study(study).at(seeds=seeds, first_seed=first_seed, strategies=given, untuned=untuned)
 
 
 def _tune(
@@ -370,8 +380,10 @@ def _tune(
 ) -> "Tuned":
     """Run what is left of a study's trials; KeyboardInterrupt where that was interrupted."""
     from growbench.launch import local
-    from growbench.tables import TUNING
+    from growbench.tables import TUNING, refuse_foreign
     from growbench.tune import Tuner
+
+    refuse_foreign(folder)
 
     def run(plan: "Plan", out: Path) -> None:
         with _progress() as show:
@@ -389,10 +401,17 @@ def _guests() -> redirect_stdout[Any]:
 
 
 def _write_report(folders: Sequence[Path], page: Path) -> Path:
+    from growbench.claim import tabulate
     from growbench.reports.page import render
 
-    (results, curves, stages, _), about = _read(folders)
-    page.write_text(render(results, curves, stages, about), encoding="utf-8")
+    frames, about = _read(folders)
+    results, curves, stages, diagnostics = frames
+    try:
+        claims, tests = tabulate(_decisions(frames, about, None))
+    except ValueError as error:  # rows that must not be compared: the report shows the rest
+        claims, tests, about = None, None, about | {"no_claims": str(error)}
+    shown = render(results, curves, stages, about, claims=claims, tests=tests, diagnostics=diagnostics)
+    page.write_text(shown, encoding="utf-8")
     return page
 
 
@@ -485,9 +504,24 @@ def _merged(provenances: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for b in other["tasks"]
         ):
             raise ValueError("a task's data differ between the folders: their results do not compare")
-        if yaml.safe_load(first["study"]) | {"seeds": 0} != yaml.safe_load(other["study"]) | {"seeds": 0}:
+        one, another = (yaml.safe_load(found["study"]) | {"seeds": 0, "first_seed": 0} for found in (first, other))
+        if one != another:
             raise ValueError("the folders hold different studies: write one report for each")
+        if arm := _tuned_apart(first, other):
+            raise ValueError(f"tuning chose differently for {arm} in the folders: write one report for each")
     return max(provenances, key=lambda found: yaml.safe_load(found["study"])["seeds"])
+
+
+def _tuned_apart(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return the name of an arm for which two folders chose different settings, or ""."""
+    one, another = ((found.get("tuned") or {"chosen": {}})["chosen"] for found in (first, other))
+    differ = (
+        f"{arm} ({task})"
+        for task in one.keys() & another.keys()
+        for arm in one[task].keys() & another[task].keys()
+        if one[task][arm] != another[task][arm]
+    )
+    return min(differ, default="")
 
 
 def _minor(version: str) -> list[str]:

@@ -11,19 +11,34 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
+import numpy as np
 import pandas as pd
 import yaml
 from markupsafe import Markup
 
-from growbench.reports import drawing, figures, prose, summary, tables
+from growbench import stats
+from growbench.reports import drawing, figures, prose, summary, tables, verdicts, words
 from growbench.results import CURVES, STAGES
 
 _UNSEEN = {*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)} - {ord(kept) for kept in "\t\n\r"}
 _INVISIBLE = dict.fromkeys(_UNSEEN, "\N{REPLACEMENT CHARACTER}")
 
 
-def render(results: pd.DataFrame, curves: pd.DataFrame, stages: pd.DataFrame, provenance: Mapping[str, Any]) -> str:
-    """The report as HTML, from the tables of `growbench.results`; whatever is not there yet is said to be missing."""
+def render(
+    results: pd.DataFrame,
+    curves: pd.DataFrame,
+    stages: pd.DataFrame,
+    provenance: Mapping[str, Any],
+    *,
+    claims: pd.DataFrame | None = None,
+    tests: pd.DataFrame | None = None,
+    diagnostics: pd.DataFrame | None = None,
+    coordinates: pd.DataFrame | None = None,
+) -> str:
+    """The report as HTML, from the tables of `growbench.results`; whatever is not there yet is said to be missing.
+
+    claims, tests: of `growbench.claim.tabulate`; coordinates: of `growbench.coordinates.measure`.
+    """
     rows = summary.annotate(results)
     curves, stages = summary.score(summary.tidy(curves, CURVES), rows), summary.tidy(stages, STAGES)
     spec = yaml.safe_load(provenance.get("study") or "") or {}
@@ -36,6 +51,8 @@ def render(results: pd.DataFrame, curves: pd.DataFrame, stages: pd.DataFrame, pr
         about=spec.get("about", ""),
         banners=prose.banners(rows, provenance),
         facts=prose.facts(rows, spec),
+        verdicts=verdicts.verdicts(claims, tests, rows, provenance),
+        margin=words.percent(np.expm1(stats.MARGIN)),
         metrics=prose.metrics(rows),
         lead=prose.lead(rows),
         gaps=summary.gaps(rows, spec, provenance.get("planned_rows")),

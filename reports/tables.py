@@ -58,7 +58,8 @@ class Table:
 Spec = tuple[Head, Callable[[Record], Cell]]
 
 
-def _table(records: Iterable[Record], specs: Sequence[Spec], kind: Callable[[Record], str], **fields: Any) -> Table:
+def make(records: Iterable[Record], specs: Sequence[Spec], kind: Callable[[Record], str], **fields: Any) -> Table:
+    """A table: a row per record, a cell per column. fields: those of `Table`; kind: a row's CSS class."""
     rows = [Row(cells=[cell(record) for _, cell in specs], kind=kind(record)) for record in records]
     return Table(heads=[head for head, _ in specs], rows=rows, **fields)
 
@@ -67,30 +68,32 @@ def _plainly(record: Record) -> str:
     return ""
 
 
-def _cell(form: Callable[[Any], str], value: Any) -> Cell:
+def formatted(form: Callable[[Any], str], value: Any) -> Cell:
+    """A value as `form` writes it, a dash where it is missing."""
     if words.missing(value):
         return Cell(text=words.DASH)
     return Cell(text=form(value), value=repr(float(value)) if isinstance(value, float) else value)
 
 
 def _number(text: str, name: str, form: Callable[[Any], str], unit: str = "") -> Spec:
-    return Head(text=text, unit=unit, number=True), lambda record: _cell(form, record[name])
+    return Head(text=text, unit=unit, number=True), lambda record: formatted(form, record[name])
 
 
 def _text(text: str, name: str) -> Spec:
-    return Head(text=text), lambda record: _cell(str, record[name])
+    return Head(text=text), lambda record: formatted(str, record[name])
 
 
 def _arm(record: Record) -> Cell:
     """The arm's name, which may break after its signs, titled with how to run it; a badge on sterile controls."""
     badge = Markup('<span class="badge">sterile control</span>') if record["sterile"] else Markup("")
     name = Markup('<span title="{}">{}</span>').format(
-        words.command(record["study"], record["arm"]), _breaking(str(record["arm"]))
+        words.command(record["study"], record["arm"]), breaking(str(record["arm"]))
     )
     return Cell(text=name + badge, value=record["arm"])
 
 
-def _breaking(arm: str) -> Markup:
+def breaking(arm: str) -> Markup:
+    """A name that may break after its signs."""
     return Markup("<wbr>").join(re.split(r"(?<=[/\[,_=])", arm))
 
 
@@ -106,7 +109,7 @@ def _shape(record: Record) -> Cell:
     shown = Markup('<span title="{}">{}</span>').format(whole, text) if whole else Markup(words.DASH)
     if reference != record["arm"] and (record["own_shape"] or record["other_shape"]):
         other = ", another shape" if record["other_shape"] else ""
-        shown += Markup('<span class="sub why">beside {}{}</span>').format(_breaking(str(reference)), other)
+        shown += Markup('<span class="sub why">beside {}{}</span>').format(breaking(str(reference)), other)
     return Cell(text=shown, value=whole)
 
 
@@ -143,11 +146,11 @@ def _beside(metric: summary.Metric) -> list[Spec]:
     """Mean paired differences to scratch: at equal tokens with the ratio, at equal FLOPs or why there is none."""
 
     def tokens(record: Record) -> Cell:
-        shown = _cell(words.signed, record["difference"])
+        shown = formatted(words.signed, record["difference"])
         return shown if shown.value is None else _under(shown, words.ratio(record["ratio"], 4))
 
     def flops(record: Record) -> Cell:
-        shown = _cell(words.signed, record["difference_flops"])
+        shown = formatted(words.signed, record["difference_flops"])
         return shown if shown.value is not None else _under(shown, record["note"])
 
     return [
@@ -164,7 +167,7 @@ def _costs(reference: Reference) -> list[Spec]:
 
     def spec(view: str, column: str) -> Spec:
         def cell(record: Record) -> Cell:
-            shown, scratch = _cell(words.flops, record[column]), reference(record)
+            shown, scratch = formatted(words.flops, record[column]), reference(record)
             if shown.value is None or scratch is None or not scratch[column]:
                 return shown
             return _under(shown, f"{words.ratio(record[column] / scratch[column])} scratch")
@@ -207,7 +210,7 @@ def _same_size(rows: pd.DataFrame, metric: summary.Metric, **fields: Any) -> Tab
         _number("alive share", "alive_share", words.percent),
         STATUS,
     ]
-    return _table(records, specs, kind, sortable=True, **fields)
+    return make(records, specs, kind, sortable=True, **fields)
 
 
 def matched(rows: pd.DataFrame, task: str) -> Table:
@@ -259,7 +262,7 @@ def unmatched(rows: pd.DataFrame, task: str) -> Table:
         *_costs(_headline(last[last["ranked"]])),
         STATUS,
     ]
-    return _table(
+    return make(
         records,
         specs,
         lambda record: "bad" if record["unscored"] else "",
@@ -284,7 +287,7 @@ def spent(stages: pd.DataFrame) -> Table:
         _number("evaluation, apart", "flops_eval", words.flops),
         _number("time", "wall_s", words.seconds),
     ]
-    return _table(
+    return make(
         [*sums.to_dict("records"), *([total] if len(sums) else [])],
         specs,
         _plainly,
@@ -310,7 +313,7 @@ def paths(rows: pd.DataFrame) -> Table:
         _number("time", "wall_s", words.seconds, "never a verdict"),
         _number("peak memory", "peak_memory_bytes", lambda value: words.scaled(value, "B")),
     ]
-    return _table(
+    return make(
         summary.by_arm(summary.ledger(rows)),
         specs,
         _plainly,
@@ -431,4 +434,4 @@ def data(provenance: Mapping[str, Any]) -> Table:
     ]
     records = [{field: task.get(field) for field in fields} for task in provenance.get("tasks") or []]
     caption, empty = "The tasks’ data.", "No data is recorded."
-    return _table(records, specs, _plainly, name="data", title="Data", caption=caption, empty=empty)
+    return make(records, specs, _plainly, name="data", title="Data", caption=caption, empty=empty)

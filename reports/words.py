@@ -91,6 +91,40 @@ def percent(value: float | None) -> str:
     return DASH if missing(value) else f"{fixed(100 * float(value or 0.0), 1)} %"
 
 
+def change(value: float | None) -> str:
+    """A log ratio as a signed change in percent, to a hundredth below 10 %.
+
+    >>> change(-0.0083), change(0.25), change(1e-9)
+    ('−0.83 %', '+28.4 %', '0.00 %')
+    """
+    if missing(value):
+        return DASH
+    percents = 100 * math.expm1(min(float(value or 0.0), 700.0))
+    text = fixed(percents, 2 if abs(percents) < 10 else 1 if abs(percents) < 100 else 0)
+    return f"{'+' if percents > 0 and text.strip('0.') else ''}{text} %"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """The ends of an interval of a log ratio, in percent; "" where there is none."""
+    if missing(low) or missing(high):
+        return ""
+    return f"{change(low).removesuffix(' %')} to {change(high)}"
+
+
+def p(value: float | None) -> str:
+    """A p value, which is never 0.
+
+    >>> p(0.0), p(0.01234), p(0.4321), p(1.0)
+    ('< 0.0001', '0.0123', '0.43', '1')
+    """
+    if missing(value):
+        return DASH
+    known = float(value or 0.0)
+    if known < 1e-4:
+        return "< 0.0001"
+    return "1" if known >= 0.995 else f"{known:.4f}" if known < 0.1 else f"{known:.2f}"
+
+
 def seconds(value: float | None) -> str:
     """A duration in the largest two of its units."""
     if missing(value):

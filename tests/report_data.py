@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from growbench.claim import CLAIMS, TESTS
 from growbench.results import CURVES, RESULTS, STAGES, Column
 
 SCRIPT, IMAGE = "<script>alert(1)</script>", '"><img onerror=alert(2) src=x>'
@@ -306,3 +307,34 @@ def provenance() -> dict[str, Any]:
             }
         ],
     }
+
+
+def verdicts() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(claims, tests) as of growbench.claim.tabulate: one claim of each verdict, and one that lacks what it needs."""
+    claims = [
+        ("cost", "Growing is cheaper.", "supported", -0.105, -0.16, -0.05, "FLOPs", "pad is cheaper", 0.0, 1.0, ""),
+        ("destination", f"Scratch ends lower. {SCRIPT}", "contradicted", 0.02, 0.015, 0.025, "loss",
+         "scratch ends below pad", 1.0, 0.0123, ""),
+        ("scale", "Padding disturbs scale.", "undecided", 0.3, -0.1, 0.7, "norm", "norm moved by pad", 0.4, 0.6,
+         "a clearer effect"),
+        ("capacity", "Growth stores.", "undecided", np.nan, np.nan, np.nan, None, None, np.nan, np.nan,
+         "it needs the task rank"),
+    ]  # fmt: skip
+    tests: list[dict[str, Any]] = []
+    for claim, _, _, effect, low, high, measure, test, p_for, p_against, _ in claims[:3]:
+        common = {"claim": claim, "test": test, "rows": f"transformer/pad, {IMAGE}", "measure": measure}
+        for decides, name in ((True, test), (False, f"{test}, beside")):
+            values = {"effect": effect, "low": low, "high": high, "why": ""}
+            whole = {"task": "", "n": 5, "p_for": p_for, "p_against": p_against}
+            tests += [common | {"decides": decides, "test": name} | values | whole]
+            for task in ("pycode", "grammar"):
+                tests += [common | {"decides": decides, "test": name} | values | {"task": task, "n": 5}]
+    return pd.DataFrame(claims, columns=list(CLAIMS)), pd.DataFrame(tests, columns=list(TESTS))
+
+
+def screened() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The same of a study with too few seeds: no interval, no p, all undecided for one reason."""
+    claims, tests = verdicts()
+    why = "pycode: screening: 3 seeds, and a test needs 5"
+    nothing = dict.fromkeys(("low", "high", "p_for", "p_against"), np.nan)
+    return claims.assign(verdict="undecided", missing=why, **nothing), tests.assign(why=why, **nothing)

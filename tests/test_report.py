@@ -806,6 +806,93 @@ def test_a_grid_of_schedules_stays_legible() -> None:
     assert all(f">{name}<" in dots.svg for name in of)  # a row each
 
 
+# ------------------------------------------------------------------------------------------------ verdicts
+
+
+FEW = {"transformer": report_data.ARMS["transformer"][:4]}
+
+
+@cache
+def judged() -> Page:
+    results, _, stages = report_data.tables(seeds=5, arms=FEW)
+    claims, tests = report_data.verdicts()
+    given = report_data.provenance()
+    text = page.render(results.assign(tuned=True), pd.DataFrame(), stages, given, claims=claims, tests=tests)
+    _check_harmless(text)
+    return Page(text)
+
+
+def _section(found: Page, name: str) -> str:
+    return found.text(next(i for i, attrs in found.all("section") if attrs["id"] == name))
+
+
+def test_the_first_section_says_of_each_claim_its_verdict_effect_and_p() -> None:
+    found = judged()
+    assert next(attrs["id"] for _, attrs in found.all("section")) == "verdicts"
+    cards = {attrs["id"]: found.text(i) for i, attrs in found.all("article")}
+    assert list(cards) == ["claim-cost", "claim-destination", "claim-scale", "claim-capacity"]
+    percent = f"{100 * math.expm1(-0.105):.2f}".replace("-", "−")
+    assert cards["claim-cost"].startswith("supported cost Growing is cheaper.")
+    assert f"{percent} % of FLOPs" in cards["claim-cost"]
+    assert (
+        f"95 %: {100 * math.expm1(-0.16):.1f} to {100 * math.expm1(-0.05):.2f} %".replace("-", "−")
+        in (cards["claim-cost"])
+    )
+    assert "adjusted p: for < 0.0001, against 1" in cards["claim-cost"]
+    assert cards["claim-destination"].startswith("contradicted destination")
+    assert "+2.02 % of the loss" in cards["claim-destination"]
+    assert "adjusted p: for 1, against 0.0123" in cards["claim-destination"]
+    assert "+35.0 % of the norm" in cards["claim-scale"]
+    assert "What is missing: a clearer effect." in cards["claim-scale"]
+    assert "What is missing: it needs the task rank." in cards["claim-capacity"]
+    assert "adjusted p" not in cards["claim-capacity"]
+    text = _section(found, "verdicts")
+    assert "Of 4 claims: 1 supported: cost; 1 contradicted: destination; 2 undecided: scale, capacity." in text
+    assert "at least 5 seeds (this study has 5)" in text
+    assert "within 0.5 %" in text
+
+
+def test_every_test_of_a_claim_is_listed_with_its_rows_and_those_that_decide_nothing_apart() -> None:
+    rests, beside = judged().table("tests-cost"), judged().table("tests-cost-beside")
+    assert [row["task"][0] for row in rests] == ["mean of the tasks", "pycode", "grammar"]
+    assert rests[0]["test"][0].startswith("pad is cheaperrests on transformer/pad")
+    assert float(rests[0]["effect, 95 % interval"][1] or "") == -0.105
+    assert [rests[0][f"p {side} unadjusted"][0] for side in ("for", "against")] == ["< 0.0001", "1"]
+    assert rests[1]["p for unadjusted"][0] == words.DASH
+    assert {row["test"][0].partition("rests")[0] for row in beside} == {"pad is cheaper, beside"}
+
+
+def test_a_study_of_one_task_has_one_row_for_each_test() -> None:
+    claims, tests = report_data.verdicts()
+    one = tests[tests["task"].isin(["", "pycode"])]
+    results = report_data.tables(seeds=5, arms=FEW)[0]
+    found = Page(page.render(results, pd.DataFrame(), pd.DataFrame(), {}, claims=claims, tests=one))
+    (row,) = found.table("tests-cost")
+    assert (row["task"][0], row["p for unadjusted"][0]) == ("pycode", "< 0.0001")
+
+
+def test_too_few_seeds_are_said_once_and_no_test_is_shown() -> None:
+    claims, tests = report_data.screened()
+    found = Page(page.render(*report_data.tables(arms=FEW), report_data.provenance(), claims=claims, tests=tests))
+    text = _section(found, "verdicts")
+    assert (
+        "No test is shown: this study has 3 seeds where a test needs 5 and learning rates that are not tuned for every "
+        "arm. All 4 claims are undecided"
+    ) in text
+    assert not list(found.all("article"))
+    assert [row["claim"][0] for row in found.table("claims")] == list(claims["claim"])
+    assert "what is missing" not in found.table("claims")[0]
+    assert not re.search(r"\bp\s*[<=]\s*0?\.\d", text)
+
+
+def test_without_claims_the_section_says_what_is_missing() -> None:
+    assert "There is no verdict: the claims of this study were not looked at" in _section(parsed(), "verdicts")
+    said = "the claim cost cannot be used"
+    assert f"There is no verdict: {said}." in _section(
+        Page(render(report_data.tables()[0], no_claims=said)), "verdicts"
+    )
+
+
 # ------------------------------------------------------------------------------------------------ looks
 
 
