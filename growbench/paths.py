@@ -524,10 +524,11 @@ class Tree:
         """The path from a trunk to a budget point. ValueError where the trunk is beyond the start of its cooldown."""
         b = self.builder
         if max(trunk.tokens, trunk.warm_until) > b.branch(budget):
+            name = "the budget" if self.settings.trial is None else "tuning.tokens"
             raise ValueError(
                 f"the budget of {budget:,} tokens of {trunk.place} cannot be met: its cooldown begins at "
                 f"{b.branch(budget):,}, and growth, probes and warm-up included, ends at "
-                f"{max(trunk.tokens, trunk.warm_until):,}; raise the budget, grow earlier, or shorten the cooldown"
+                f"{max(trunk.tokens, trunk.warm_until):,}; raise {name}, grow earlier, or shorten the cooldown"
             )
         return b.cooldown(b.train(trunk, b.branch(budget), self.cuts), budget, grows)
 

@@ -57,13 +57,14 @@ class Plan:
         """Stages, tokens, FLOPs, estimated seconds; given an output folder, what is cached and why the rest is not."""
         records = Store(out).records() if out else {}
         places = {record.label: record for record in records.values()}
-        rows = []
+        rows, given_up = [], self.above(records, "diverged")
         for key, stage in self.stages.items():
             cached = key in records and records[key].status != "failed"
             own = {name: getattr(stage, name) for name in ("kind", "label", "tokens", "flops")}
             why = "" if cached else _why(stage, places.get(stage.label))
+            why = "what it builds on diverged" if key in given_up else why
             rows.append({"stage": key} | own | {"cached": cached, "why": why})
-        left = sum(float(row["flops"]) for row in rows if not row["cached"])
+        left = sum(float(row["flops"]) for row in rows if not row["cached"] and row["stage"] not in given_up)
         rate = _rate(records.values())
         return {
             "study": self.study.study,
@@ -82,10 +83,23 @@ class Plan:
             "notes": self._notes(),
         }
 
+    def above(self, records: Mapping[str, Record], *statuses: str) -> set[str]:
+        """The stages that build on one that ended with such a status, and so are not run."""
+        found: set[str] = set()
+        for key, stage in self.stages.items():
+            parent = records.get(stage.parent or "")
+            if stage.parent in found or (parent is not None and parent.status in statuses):
+                found.add(key)
+        return found
+
     def _notes(self) -> list[str]:
         """What a reader of the results would hold against the study."""
-        notes = []
-        if not self.tuned:
+        notes: list[str] = []
+        if self.tuned:
+            notes += _at_the_edge(self.tuned)
+        elif self.study.tuning:
+            notes.append("tuning is not done: until it is, stages are those of the study's own learning rate")
+        else:
             notes.append("every arm has the study's learning rate: no verdict rests on an untuned study")
         if not any(arm.about["from_scratch"] for arm in self.arms):
             notes.append("no arm is trained from scratch: add the strategy scratch, or growth is compared with nothing")
@@ -96,6 +110,17 @@ class Plan:
         if not any(stage.kind == "grow" for stage in self.stages.values()):
             notes.append("nothing grows: no strategy changes a rung, or the ladders' rungs are equal")
         return notes
+
+
+def _at_the_edge(tuned: Tuned) -> Iterator[str]:
+    """Say where the best learning rate may lie beyond those that were tried."""
+    tried = {row["learning_rate"] for row in tuned.trials}
+    chosen = [own.learning_rate for arms in tuned.chosen.values() for own in arms.values()]
+    if count := sum(rate in (min(tried), max(tried)) for rate in chosen):
+        yield (
+            f"{count} of {len(chosen)} arms, counted by task, chose the smallest or largest learning rate tried: "
+            "widen tuning.learning_rate"
+        )
 
 
 def _rate(records: Iterable[Record]) -> float | None:
@@ -138,11 +163,7 @@ def make_plan(
     settings = Settings(chosen=tuned.chosen) if tuned else Settings()
     builder = Builder(study=study, plugin_paths=tuple(plugin_paths), cache=cache, settings=(settings,))
     arms = [_costed(arm, tuned) for task in study.tasks for arm in builder.arms(task)]
-    if only is not None:
-        names = sorted({arm.about["arm"] for arm in arms})
-        arms = [arm for arm in arms if matches(arm.about["arm"], only)]
-        if not arms:
-            raise ValueError(f"no arm matches {only!r}: the arms are {', '.join(names)}")
+    arms = selected(arms, only)
     return Plan(
         study=study,
         stages=used_stages(builder.stages, arms),
@@ -167,6 +188,16 @@ def used_stages(stages: Mapping[str, Stage], arms: Iterable[Arm]) -> dict[str, S
     return {key: stage for key, stage in stages.items() if key in used}
 
 
-def matches(arm: str, pattern: str) -> bool:
-    """Whether a glob names an arm, with or without its architecture."""
-    return any(fnmatch.fnmatchcase(name, pattern) for name in (arm, arm.partition("/")[2]))
+def selected(arms: Sequence[Arm], only: str | None) -> list[Arm]:
+    """The arms that a glob names, with or without their architecture, or all; ValueError where it names none."""
+    names = [arm.about["arm"] for arm in arms]
+    if only is None:
+        return list(arms)
+    found = [
+        arm
+        for arm, name in zip(arms, names, strict=True)
+        if any(fnmatch.fnmatchcase(word, only) for word in (name, name.partition("/")[2]))
+    ]
+    if not found:
+        raise ValueError(f"no arm matches {only!r}: the arms are {', '.join(sorted(set(names)))}")
+    return found

@@ -176,6 +176,13 @@ class Budget(_Part):
     source: Literal["stable", "decayed"] = "stable"
     rewarm: Fraction = 0.0
 
+    @property
+    def room(self) -> float:
+        """How long a warm-up can be that starts from scratch or at any growth, as a fraction of the tokens."""
+        ends = [share * (1 - self.cooldown) for share in (*self.split[1:], self.points[0])]
+        after = (end - start for start, end in zip(self.split, ends, strict=False))
+        return min((*self.split[:1], ends[-1], *after))
+
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         for name, fractions, range_ in (("split", self.split, "(0, 1)"), ("points", self.points, "(0, 1]")):
@@ -222,6 +229,8 @@ class Range(_Part):
     def _written(cls, written: object) -> object:
         if isinstance(written, list | tuple) and len(written) == 2:
             return {"low": written[0], "high": written[1]}
+        if not isinstance(written, Mapping):
+            raise ValueError(f"give a range as [low, high], not {written!r}")
         return written
 
     @model_validator(mode="after")
@@ -320,9 +329,26 @@ class Study(_Part):
             raise ValueError(f"budget.tokens {self.budget.tokens} is less than one step of batch × context")
         if self.first_seed + self.seeds > TUNING_SEED:
             raise ValueError(f"seeds from {TUNING_SEED:,} on are for tuning alone: lower first_seed or seeds")
-        if self.tuning and self.train.batch * self.train.context > self.tuning.tokens:
-            raise ValueError(f"tuning.tokens {self.tuning.tokens} is less than one step of batch × context")
+        if self.tuning:
+            self._tunable(self.tuning, growths + 1)
         return self
+
+    def _tunable(self, tuning: Tuning, rungs: int) -> None:
+        """Raise ValueError for trials that cannot end at their budget, or whose warm-up would not end in time."""
+        step = self.train.batch * self.train.context
+        if tuning.tokens % step:
+            below = tuning.tokens // step * step
+            raise ValueError(
+                f"tuning.tokens {tuning.tokens:,} cannot be met in steps of {step:,} (batch × context): "
+                f"give {f'{below:,} or ' * (below > 0)}{below + step:,}"
+            )
+        for schedule in (Schedule(), *self.schedules.values()):
+            room = self.scheduled(schedule, rungs).room
+            if tuning.warmup and tuning.warmup.high >= room:
+                raise ValueError(
+                    f"tuning.warmup reaches {tuning.warmup.high:g} of the budget, and from {room:.3g} on a warm-up "
+                    "does not end before the next growth or cooldown: lower the end of its range"
+                )
 
     @property
     def seed_numbers(self) -> range:
@@ -342,8 +368,15 @@ class Study(_Part):
             )
         return budget
 
-    def at(self, *, seeds: int | None = None, first_seed: int | None = None, strategies: Sequence[str] = ()) -> "Study":
-        """Return the study with other seeds (None keeps them), and with those strategies that it does not name."""
+    def at(
+        self,
+        *,
+        seeds: int | None = None,
+        first_seed: int | None = None,
+        strategies: Sequence[str] = (),
+        untuned: bool = False,
+    ) -> "Study":
+        """Return the study with other seeds (None keeps them), those strategies that it does not name, or untuned."""
         named = {spec.name for spec in self.strategies}
         written = self.model_dump()
         added = [{"name": name} for name in strategies if name not in named]
@@ -351,6 +384,7 @@ class Study(_Part):
             "seeds": self.seeds if seeds is None else seeds,
             "first_seed": self.first_seed if first_seed is None else first_seed,
             "strategies": [*written["strategies"], *added],
+            "tuning": None if untuned else written["tuning"],
         }
         return _validated(written | changes, self.study)
 

@@ -2,24 +2,26 @@
 
     setting of an arm = the trial whose mean loss over the tuning seeds, at the proxy budget, is lowest
 
+Of equal ones it is the first. One of which a seed diverged or failed is chosen only where that is so of all.
+
 The from-scratch arms are tuned first. Grown arms are tuned on the sources that these choices make, one source for all
 trials and strategies; what a trial sets is their training from the first growth on. An arm that never grows is its
 source trained on, and has the source's setting.
 """
 
-import fnmatch
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from scipy.stats import qmc
 
 from growbench.paths import Arm, Builder
-from growbench.plan import Plan, matches, used_stages
+from growbench.plan import Plan, selected, used_stages
 from growbench.settings import Chosen, Setting, Settings, Tuned
 from growbench.store import Store
-from growbench.study import Study
+from growbench.study import Range, Study
 from growbench.tables import flops_spent, tables
 
 Run = Callable[[Plan, Path], object]
@@ -27,22 +29,44 @@ Run = Callable[[Plan, Path], object]
 
 
 def trial_settings(study: Study) -> tuple[Setting, ...]:
-    """The settings that are tried: a Halton sequence over the logarithms of the space, three digits each."""
+    """The settings that are tried: a Halton sequence over the logarithms of the space, three digits each.
+
+    ValueError where two are equal then.
+    """
     assert study.tuning is not None
     space = {name: r for name in Setting.__dataclass_fields__ if (r := getattr(study.tuning, name)) is not None}
     points = qmc.Halton(d=len(space), scramble=False).random(study.tuning.trials + 1)[1:]  # its first point is a corner
-    drawn = (
-        {name: r.low * (r.high / r.low) ** float(share) for (name, r), share in zip(space.items(), point, strict=True)}
+    settings = tuple(
+        Setting(**{name: _drawn(r, float(share)) for (name, r), share in zip(space.items(), point, strict=True)})
         for point in points
     )
-    return tuple(Setting(**{name: float(f"{value:.3g}") for name, value in own.items()}) for own in drawn)
+    if len(set(settings)) < len(settings):
+        raise ValueError("two trials of tuning are equal at three digits: give fewer, or widen a range")
+    return settings
+
+
+def _drawn(space: Range, share: float) -> float:
+    value = float(f"{space.low * (space.high / space.low) ** share:.3g}")
+    return min(max(value, space.low), space.high)
+
+
+def choice(results: pd.DataFrame) -> dict[tuple[str, str], int]:
+    """The number of the trial chosen by (task, arm), of rows with task, arm, trial, status and loss, one per seed."""
+    bad = results["status"] != "ok"
+    means = results.assign(bad=bad).groupby(["task", "arm", "trial"]).agg({"bad": "any", "loss": "mean"}).reset_index()
+    best = means.sort_values(["bad", "loss", "trial"]).drop_duplicates(["task", "arm"])
+    return {(task, arm): trial for task, arm, trial in best[["task", "arm", "trial"]].itertuples(index=False)}
+
+
+class _Unfinished(Exception):
+    """Trials are left."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuner:
     """Plans and runs a study's trials.
 
-    only: a glob over arm names; the arms that match are tuned, and the sources that they grow from.
+    only: a glob over arm names; the arms that match are tuned, and the from-scratch arms of the rungs below theirs.
     """
 
     study: Study
@@ -59,11 +83,14 @@ class Tuner:
         proxy = self.study.proxy()
         builder = Builder(study=proxy, plugin_paths=self.plugin_paths, cache=self.cache, settings=settings)
         found = [arm for task in proxy.tasks for arm in builder.arms(task)]
-        wanted = [arm for arm in found if self.only is None or matches(arm.about["arm"], self.only)]
-        sources = {arm.about["architecture"] for arm in wanted if _grows(arm, builder)}
+        wanted = selected(found, self.only)
+        names, architectures = ({arm.about[name] for arm in wanted} for name in ("arm", "architecture"))
+        _has_sources(wanted, found)
         if chosen is None:
-            below = [a for a in found if a.about["architecture"] in sources and fnmatch.fnmatch(a.about["arm"], "*@?")]
-            kept = [arm for arm in found if (arm in wanted or arm in below) and arm.about["from_scratch"]]
+            last = len(proxy.budget.split)
+            below = [a for a in found if a.points[0].size["rung"] < last and a.about["architecture"] in architectures]
+            names |= {arm.about["arm"] for arm in below}
+            kept = [arm for arm in found if arm.about["from_scratch"] and arm.about["arm"] in names]
         else:
             kept = [arm for arm in wanted if _grows(arm, builder)]
         arms = tuple(_at(arm, builder.total) for arm in kept)
@@ -77,27 +104,31 @@ class Tuner:
             cache=self.cache,
         )
 
-    def plans(self, tuned: Tuned | None) -> tuple[Plan, Plan]:
-        """The trials of the from-scratch arms and of the grown ones, as to size; the very ones once it is `tuned`."""
-        first, any_ = self.plan(), trial_settings(self.study)[0]
-        chosen: dict[str, dict[str, Setting]] = {}
-        for arm in first.arms:
-            chosen.setdefault(arm.about["task"], {})[arm.about["arm"]] = any_
-        return first, self.plan(tuned.chosen if tuned else chosen)
+    def known(self, out: Path) -> tuple[list[Plan], Tuned | None]:
+        """The trials, and what was chosen in `out` before, None while some are left.
 
-    def known(self, out: Path) -> Tuned | None:
-        """What was chosen in `out` before, None while trials are left."""
-        left: list[str] = []
+        As long as sources are not chosen, the first trial's stand for them: grown arms cost the same on any.
+        """
+        found: list[Plan] = []
 
         def look(plan: Plan, folder: Path) -> None:
-            left.extend(plan.stages.keys() - Store(folder).records().keys())
-            if left:
-                raise LookupError
+            found.append(plan)
+            records = Store(folder).records()
+            if plan.stages.keys() - records.keys() - plan.above(records, "diverged", "failed"):
+                raise _Unfinished
 
         try:
-            return self.run(out, look)
-        except LookupError:
-            return None
+            return found, self.run(out, look)
+        except _Unfinished:
+            if len(found) == 1 and (grown := self.plan(self._assumed(found[0]))).arms:
+                found.append(grown)
+            return found, None
+
+    def _assumed(self, plan: Plan) -> Chosen:
+        chosen: dict[str, dict[str, Setting]] = {}
+        for arm in plan.arms:
+            chosen.setdefault(arm.about["task"], {})[arm.about["arm"]] = trial_settings(self.study)[0]
+        return chosen
 
     def run(self, out: Path, run: Run) -> Tuned:
         """Run all trials into `out`, resuming those that are there, and choose."""
@@ -124,19 +155,26 @@ class Tuner:
         return [name for name, value in asdict(trial_settings(self.study)[0]).items() if value is not None]
 
     def _rows(self, plan: Plan, out: Path) -> list[dict[str, Any]]:
-        """A row per trial and seed; the trial of the lowest mean loss is marked, of equal ones the first."""
+        """A row per trial and seed; the chosen trial is marked."""
         results, _, _ = tables(out, plan.to_dict())
         names = self._tuned_names
         number = {tuple(getattr(own, n) for n in names): k for k, own in enumerate(trial_settings(self.study))}
         results["trial"] = [number[values] for values in results[names].itertuples(index=False, name=None)]
-        means = results.groupby(["task", "arm", "trial"])["loss"].mean().reset_index()
-        best = means.sort_values(["loss", "trial"]).drop_duplicates(["task", "arm"])
-        keys = set(best[["task", "arm", "trial"]].itertuples(index=False, name=None))
-        results["chosen"] = [
-            key in keys for key in results[["task", "arm", "trial"]].itertuples(index=False, name=None)
-        ]
+        best = choice(results)
+        places = zip(results["task"], results["arm"], results["trial"], strict=True)
+        results["chosen"] = [best[task, arm] == trial for task, arm, trial in places]
         columns = ["task", "arm", "architecture", "trial", "seed", *names, "status", "loss", "flops", "chosen"]
         return [{str(name): value for name, value in row.items()} for row in results[columns].to_dict("records")]
+
+
+def _has_sources(wanted: Sequence[Arm], found: Sequence[Arm]) -> None:
+    """Raise ValueError where an arm has a source that no from-scratch arm tunes."""
+    scratch = {arm.about["architecture"] for arm in found if arm.about["from_scratch"]}
+    for arm in wanted:
+        if arm.about["architecture"] not in scratch:
+            raise ValueError(
+                f"the source of {arm.about['arm']} would not be tuned: add the strategy scratch, or leave tuning out"
+            )
 
 
 def _grows(arm: Arm, builder: Builder) -> bool:
