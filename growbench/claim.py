@@ -2,26 +2,32 @@
 
 A claim is a statement and one function from the evidence to tests, each with a p for the statement and a p against it:
 
-    every(tests)   the statement holds if all do     p for = largest               p against = k x smallest
-    some(tests)    the statement holds if one does   p for = k x smallest          p against = largest
+    every(tests)         holds if all do, fails if one does     p for = largest        p against = k x smallest
+    some(tests)          holds if one does, fails if all do     p for = k x smallest   p against = largest
+    all_or_none(tests)   holds if all do, fails if all do       p for = largest        p against = largest
 
-Over the claims of a study either kind of p is adjusted by Holm; a verdict is an adjusted p below alpha. Effects are log
-loss ratios (or log FLOP ratios where a test says so): below zero the first arm is better.
+Where one of the tests has no p, neither has the claim. Over the claims of a study either kind of p is adjusted by Holm,
+the claims without a p counted; a verdict is an adjusted p below alpha. Effects are log loss ratios (or log FLOP ratios
+where a test says so): below zero the first arm is better.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 
-from growbench import stats
+from growbench import plugins, stats
+from growbench.results import UNSCORED
 
 ALPHA = 0.05
 RESOLUTION = 1e-7
 """A spread that is float32's rounding."""
+KEY = ["task", "seed"]
 VIEWS = {"total": "flops", "continued": "flops_continued", "ladder": "flops_ladder"}
 """The columns of the three views of cost: everything counted, the source free, owning every rung."""
 
@@ -37,8 +43,9 @@ class Test:
     """One comparison, for and against a claim.
 
     rows: the arms it rests on; per_task: statistics of `stats.contrast`, a row per task; effect, low, high: mean over
-    the tasks and its 95 % interval; p_for, p_against: NaN where there is none, `why` says why; measure: what the effect
-    is a ratio of.
+    the tasks and its 95 % interval; p_for, p_against: NaN where there is none; why: why there is none, or why they say
+    nothing; measure: what the effect is a ratio of; parts: the finding that it stands for, `turned` where what speaks
+    for that speaks against it.
     """
 
     name: str
@@ -51,16 +58,45 @@ class Test:
     p_against: float = np.nan
     why: str = ""
     measure: str = "loss"
+    parts: "Finding | None" = None
+    turned: bool = False
+
+
+Rule = Literal["every", "some", "all_or_none"]
+_ENDS: Mapping[Rule, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "every": (max, min),
+    "some": (min, max),
+    "all_or_none": (max, max),
+}
+"""Which of the tests' p for, and which of their p against, is the finding's; the smallest counts k times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a claim's function found: its tests, joined, and others that are shown and decide nothing."""
+    """What a claim's function found: its tests, joined by a rule, and others that are shown and decide nothing."""
 
     tests: tuple[Test, ...]
-    p_for: float
-    p_against: float
+    rule: Rule
     beside: tuple[Test, ...] = ()
+
+    @property
+    def p_for(self) -> float:
+        return _end([test.p_for for test in self.tests], _ENDS[self.rule][0])
+
+    @property
+    def p_against(self) -> float:
+        return _end([test.p_against for test in self.tests], _ENDS[self.rule][1])
+
+    @property
+    def why(self) -> str:
+        """Why there is no p, or why they say nothing, by the tests of which that holds; "" where they do."""
+        tests = [test for test in self.tests if np.isnan(test.p_for) or np.isnan(test.p_against)] or self.tests
+        whys: dict[str, list[Test]] = {}
+        for test in tests:
+            if test.why:
+                whys.setdefault(test.why, []).append(test)
+        single = len(self.tests) == 1
+        return "; ".join(why if single or len(of) > 1 else f"{of[0].name}: {why}" for why, of in whys.items())
 
     def showing(self, *beside: Test) -> "Finding":
         """The finding with tests that decide nothing."""
@@ -69,28 +105,24 @@ class Finding:
 
 def every(*tests: Test) -> Finding:
     """All must hold: supported with the largest p for, contradicted by any (its p times their number)."""
-    _, least = _ends(test.p_against for test in tests)
-    most, _ = _ends(test.p_for for test in tests)
-    return Finding(tests=tests, p_for=most, p_against=_times(len(tests), least))
+    return Finding(tests=tests, rule="every")
 
 
 def some(*tests: Test) -> Finding:
     """One must hold: supported by any (its p times their number), contradicted with the largest p against."""
-    most, _ = _ends(test.p_against for test in tests)
-    _, least = _ends(test.p_for for test in tests)
-    return Finding(tests=tests, p_for=_times(len(tests), least), p_against=most)
+    return Finding(tests=tests, rule="some")
 
 
-def _times(number: int, p: float) -> float:
-    """A p adjusted for the number of tests it is the smallest of; a missing one stays missing."""
-    return float(np.minimum(1.0, number * p))
+def all_or_none(*tests: Test) -> Finding:
+    """All must hold: supported with the largest p for, contradicted where all fail, with the largest p against."""
+    return Finding(tests=tests, rule="all_or_none")
 
 
-def _ends(values: Iterable[float]) -> tuple[float, float]:
-    """(largest, smallest): the largest of an incomplete list is missing, the smallest that of those there are."""
-    found = list(values)
-    known = [value for value in found if not np.isnan(value)]
-    return (max(known) if known and len(known) == len(found) else np.nan), (min(known) if known else np.nan)
+def _end(values: Sequence[float], end: Callable[..., Any]) -> float:
+    """The largest p, or the smallest times their number; of an incomplete list it is missing."""
+    if not values or np.isnan(values).any():
+        return np.nan
+    return float(max(values) if end is max else min(1.0, len(values) * min(values)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +151,7 @@ class Evidence:
     diagnostics: pd.DataFrame = field(default_factory=pd.DataFrame)
     memory: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def language(self) -> "Evidence":
         """The evidence without the tasks that ask for one capacity alone. Lacking where none is left."""
         left = self.results[~self.results["probe"].fillna(False).astype(bool)]
@@ -134,6 +166,33 @@ class Evidence:
             raise Lacking(f"the task {name}")
         return replace(self, results=self.results[plugin == name])
 
+    @cached_property
+    def budget(self) -> int:
+        """The study's full budget, in tokens."""
+        return stats.full_budget(self.results)
+
+    @cached_property
+    def compared(self) -> pd.DataFrame:
+        """The results in the columns that comparisons read: a tenth of the table, and of the time."""
+        return self.results[[*KEY, "arm", "rung", "status", "loss", *stats.EQUAL, "tuned", "epochs", *VIEWS.values()]]
+
+    @cached_property
+    def made(self) -> pd.DataFrame:
+        """How the arms of the study's own schedule are made, a row per arm in the order of the table.
+
+        From scratch, an arm is of the ladder's own shape: those in which restricted growth ends are left out.
+        """
+        text = ["strategy", "variant", "restriction", "placement", "nonlinearity"]
+        rows = self.results[[*text, "arm", "architecture", "shape", "rung", "schedule"]]
+        rows = rows[rows["schedule"].fillna("") == ""]
+        last = rows.sort_values("rung", kind="stable").drop_duplicates("arm", keep="last").set_index("arm")
+        last = last.loc[rows["arm"].drop_duplicates()].reset_index()
+        last[text] = last[text].fillna("")
+        ends = list(zip(last["architecture"], last["shape"], strict=True))
+        restricted = {end for end, parts in zip(ends, last["restriction"], strict=True) if parts}
+        own = [s != "scratch" or end not in restricted for s, end in zip(last["strategy"], ends, strict=True)]
+        return last[own].assign(top=last[own].groupby("architecture")["rung"].transform("max"))
+
     def arms(
         self,
         strategy: str,
@@ -145,28 +204,33 @@ class Evidence:
         rung: Literal["first", "last"] = "last",
     ) -> list[str]:
         """Names of the arms of the study's own schedule that are so made, in the order of the table."""
-        rows = self.results[self.results["schedule"].fillna("") == ""]
-        top = int(rows["rung"].max())
-        wanted: dict[str, str | None] = {
-            "strategy": strategy,
-            "variant": variant,
-            "restriction": restriction,
-            "placement": placement,
-        }
-        wanted["nonlinearity"] = nonlinearity
-        for column, value in wanted.items():
+        rows = self.made
+        wanted = {"strategy": strategy, "variant": variant, "restriction": restriction}
+        for column, value in (wanted | {"placement": placement, "nonlinearity": nonlinearity}).items():
             if value is not None:
-                rows = rows[rows[column].fillna("") == value]
-        rows = rows[rows["rung"] == (top if rung == "last" else 0)]
-        return [str(name) for name in rows["arm"].drop_duplicates()]
+                rows = rows[rows[column] == value]
+        return [str(name) for name in rows.loc[rows["rung"] == (rows["top"] if rung == "last" else 0), "arm"]]
 
     def arm(self, strategy: str, **made: str) -> str:
         """The first arm that is so made (see `arms`). Lacking where there is none."""
-        found = self.arms(strategy, **made)  # type: ignore[arg-type]
-        if not found:
-            words = ", ".join(f"{key} {value}" for key, value in made.items() if value)
-            raise Lacking(f"an arm of {strategy}" + f" ({words})" * bool(words))
-        return found[0]
+        (found,) = self.together({"strategy": strategy} | made)
+        return found
+
+    def together(self, *made: Mapping[str, str], **common: str) -> list[str]:
+        """Arms that are so made (see `arms`), all of one architecture: the first that has them. Lacking where none has.
+
+        common: what holds of each of them.
+        """
+        each = [self.arms(**{**common, **own}) for own in made]  # type: ignore[arg-type]
+        words = [_words({**common, **own}) for own in made]
+        if gone := [said for said, found in zip(words, each, strict=True) if not found]:
+            raise Lacking(f"an arm of {' and one of '.join(gone)}")
+        of = self.made.set_index("arm")["architecture"]
+        for architecture in dict.fromkeys(of):
+            chosen = [next((arm for arm in found if of[arm] == architecture), "") for found in each]
+            if all(chosen):
+                return chosen
+        raise Lacking(f"one architecture with arms of {', '.join(words)}")
 
     def scratch(self, arm: str) -> str:
         """The from-scratch arm of an arm's architecture, size and shape. Lacking where there is none."""
@@ -178,24 +242,42 @@ class Evidence:
         return str(rows["arm"].iloc[0])
 
     def rows(self, arm: str) -> pd.DataFrame:
-        """All rows of an arm."""
-        return self.results[self.results["arm"] == arm]
+        """All rows of an arm at its last rung. Lacking where there is none."""
+        rows = self.results[self.results["arm"] == arm]
+        if rows.empty:
+            raise Lacking(f"the arm {arm}")
+        last: pd.DataFrame = rows[rows["rung"] == rows["rung"].max()]
+        return last
 
     def final(self, arm: str) -> pd.DataFrame:
-        """The rows of an arm at the study's full budget."""
+        """The rows of an arm at the study's full budget. Lacking where there is none."""
         rows = self.rows(arm)
-        return rows[rows["budget"] == stats.full_budget(self.results)]
+        rows = rows[(rows["budget"] == self.budget).fillna(False).astype(bool)]
+        if rows.empty:
+            raise Lacking(f"{arm} at the full budget of {self.budget:,} tokens")
+        return rows
 
-    def unmet(self, arms: Collection[str]) -> str:
-        """Which of a study's rules these arms break; "" where none."""
-        rows = self.results[self.results["arm"].isin(arms)]
+    def unmet(self, arms: Collection[str], *, points: bool = False) -> str:
+        """Which of a study's rules these arms break at the full budget, or at all budget points; "" where none."""
+        rows = self.compared[self.compared["arm"].isin(arms)]
+        if not points:
+            rows = rows[(rows["budget"] == self.budget).fillna(False).astype(bool)]
         said = []
+        if len(bad := rows[rows["status"].isin(UNSCORED)].drop_duplicates(["arm", "task", "seed"])):
+            runs = [f"{r['arm']} {r['status']} ({r['task']}, seed {r['seed']})" for r in bad.to_dict("records")]
+            said.append(", ".join(runs[:3]) + f" and {len(runs) - 3} more" * (len(runs) > 3))
         if not rows["tuned"].fillna(False).astype(bool).all():
-            said.append("it is not tuned")
-        again = rows[(rows["epochs"] > 1).fillna(False) & ~rows["task"].isin(self.memory)]
-        if len(again):
-            said.append(f"{again['task'].iloc[0]} was read {again['epochs'].max():.2g} times")
-        return " and ".join(said)
+            said.append("the study is not tuned")
+        again = rows[(rows["epochs"] > 1).fillna(False).astype(bool) & ~rows["task"].isin(self.memory)]
+        for task, epochs in again.groupby("task", sort=False)["epochs"].max().items():
+            said.append(f"{task} was read {epochs:.2g} times")
+        return "; ".join(said)
+
+
+def _words(made: Mapping[str, str]) -> str:
+    """zero_pad (restriction [ffn], placement ffn)."""
+    own = ", ".join(f"{key} {value}" for key, value in made.items() if value and key != "strategy")
+    return made["strategy"] + f" ({own})" * bool(own)
 
 
 # --- tests -----------------------------------------------------------------------------------------------------------
@@ -203,7 +285,9 @@ class Evidence:
 
 def below(evidence: Evidence, arm: str, reference: str, **given: Collection[str]) -> Test:
     """For: the arm ends at a lower loss than the reference (two-sided). Against: at a higher one."""
-    return ordered(evidence, f"{arm} ends below {reference}", (arm, reference), _pairs(evidence, arm, reference, given))
+    return ordered(
+        evidence, f"{arm} ends below {reference}", (arm, reference), pairs(evidence, arm, reference, **given)
+    )
 
 
 def ordered(
@@ -214,17 +298,19 @@ def ordered(
     *,
     side: Literal["below", "above"] = "below",
     measure: str = "loss",
+    points: bool = False,
 ) -> Test:
     """For: the mean difference lies on that side of zero, two-sided. Against: on the other.
 
     differences: task, seed, difference, as `stats.contrast` takes them. A censored difference is a bound, and speaks in
-    the direction in which it bounds alone.
+    the direction in which it bounds alone. points: they rest on the arms' rows at all budget points.
     """
     bounds = set(differences["bound"]) - {""} if "bound" in differences else set()
     exact = differences.drop(columns="bound", errors="ignore")
-    test, row = _described(evidence, name, rows, exact, measure)
+    test, row = _described(evidence, name, rows, exact, measure, points)
     if len(bounds) > 1 or "unknown" in bounds:
-        return replace(test, why="costs are bounded on both sides: the curves do not meet")
+        why = "costs are bounded on both sides: the curves do not meet"
+        return replace(test, why="; ".join(filter(None, (evidence.unmet(rows, points=points), why))))
     if row is None:
         return test
     sign, p = (1 if side == "below" else -1), float(row["p"])
@@ -254,9 +340,10 @@ def equal(
     measured: the differences are read off a model and have no noise, so that seeds which agree decide alone.
     """
     test, row = _described(evidence, name, rows, differences, measure)
-    if measured and not test.per_task.empty and (test.per_task["sd"] < RESOLUTION).all():
-        inside = (test.per_task["effect"].abs() < stats.MARGIN).all() and not evidence.unmet(rows)
-        p_for = float(not inside)
+    found = test.per_task
+    ruled = not found.empty and (found["n"] >= stats.SEEDS).all() and (found["missing"] == "").all()
+    if measured and ruled and (found["sd"] < RESOLUTION).all() and not evidence.unmet(rows):
+        p_for = float(not abs(test.effect) < stats.MARGIN)
         return replace(test, low=test.effect, high=test.effect, p_for=p_for, p_against=1 - p_for, why="")
     if row is None:
         return test
@@ -272,46 +359,54 @@ def apart(evidence: Evidence, name: str, rows: Sequence[str], differences: pd.Da
 
 def not_above(evidence: Evidence, arm: str, reference: str, **given: Collection[str]) -> Test:
     """For: the arm ends at most the margin above the reference (one-sided). Against: further above."""
-    name, pairs = f"{arm} ends no further above {reference} than the margin", _pairs(evidence, arm, reference, given)
-    test, row = _described(evidence, name, (arm, reference), pairs)
+    name = f"{arm} ends no further above {reference} than the margin"
+    test, row = _described(evidence, name, (arm, reference), pairs(evidence, arm, reference, **given))
     if row is None:
         return test
     return replace(test, p_for=_p(stats.noninferiority, row), p_against=_beyond(row, stats.MARGIN, "greater"))
 
 
 def joined(name: str, finding: Finding, *, turned: bool = False) -> Test:
-    """A finding as one test of another; turned: for becomes against."""
-    chosen = headline(finding, "contradicted" if turned else "supported")
+    """A finding as one test of another; turned: what speaks for it speaks against the test."""
+    shown = headline(finding, "contradicted" if turned else "supported")
     p_for, p_against = (finding.p_against, finding.p_for) if turned else (finding.p_for, finding.p_against)
     rows = tuple(dict.fromkeys(row for test in finding.tests for row in test.rows))
-    return replace(chosen, name=name, rows=rows, p_for=p_for, p_against=p_against)
+    return replace(
+        shown, name=name, rows=rows, p_for=p_for, p_against=p_against, why=finding.why, parts=finding, turned=turned
+    )
 
 
 def cheaper(evidence: Evidence, arm: str, view: str) -> Test:
     """For: the arm reaches losses at fewer FLOPs than scratch of its own shape, over a curve. Against: at more.
 
     The curve: 25 losses, evenly in log loss, from scratch's first budget point, in the seed where that is lowest, to
-    scratch's loss at the arm's own cost, in the seed where that is highest. An arm that does not reach one counts with
-    all that it spent.
+    scratch's loss at all that the arm costs in this view, in the seed where that is highest; without those that the arm
+    is below when it is first scored, since what they cost it is not known, unless it is below all of them. An arm that
+    does not reach one counts with all that it spent.
     """
     reference, column = evidence.scratch(arm), VIEWS[view]
     name = f"{arm} reaches losses for less than {reference}, view {view}"
-    mine, theirs = evidence.rows(arm), evidence.rows(reference)
+    pairs(evidence, arm, reference)  # equal tokens, size and data at the full budget, or refused
+    mine, theirs = (evidence.rows(side)[evidence.compared.columns] for side in (arm, reference))
     targets: dict[str, Sequence[float]] = {}
     for task in mine["task"].unique():
         ends = _passed(theirs[theirs["task"] == task], mine[mine["task"] == task], column)
         if not ends or ends[0] <= ends[1]:
-            why = f"scratch has no budget points below the arm's cost on {task}"
+            why = f"{reference} has no budget points below what {arm} costs on {task}"
             return Test(name=name, rows=(arm, reference), why=why, measure="FLOPs")
         targets[str(task)] = np.geomspace(*ends, 25).tolist()
-    curve = stats.compute_saved(evidence.results, mine, theirs, cost=column, targets=targets)
-    return ordered(evidence, name, (arm, reference), stats.saved_by_seed(curve), measure="FLOPs")
+    try:
+        curve = stats.compute_saved(evidence.results, mine, theirs, cost=column, targets=targets)
+    except ValueError as error:
+        raise Lacking(f"a fair comparison: {error}") from None
+    return ordered(evidence, name, (arm, reference), stats.saved_by_seed(curve), measure="FLOPs", points=True)
 
 
 def _passed(scratch: pd.DataFrame, arm: pd.DataFrame, column: str) -> tuple[float, float] | None:
-    """(easiest, hardest) loss that scratch passes in every seed, up to what the arm costs."""
-    cost = float(arm[column].max())
-    ends = []
+    """(easiest, hardest) loss that scratch passes in every seed up to what the arm costs; None where there is none."""
+    if (spent := arm[column].dropna()).empty:
+        return None
+    cost, ends = float(spent.max()), []
     for _, points in scratch[scratch["status"] == "ok"].groupby("seed"):
         known = points.dropna(subset=[column]).sort_values(column)
         costs, losses = known[column].to_numpy("float64"), known["loss"].to_numpy("float64")
@@ -321,26 +416,31 @@ def _passed(scratch: pd.DataFrame, arm: pd.DataFrame, column: str) -> tuple[floa
     return (min(e for e, _ in ends), max(h for _, h in ends)) if ends else None
 
 
-def _pairs(evidence: Evidence, arm: str, reference: str, given: Mapping[str, Collection[str]]) -> pd.DataFrame:
+def pairs(evidence: Evidence, arm: str, reference: str, *, equal: Collection[str] = stats.EQUAL) -> pd.DataFrame:
+    """`stats.pairs` at the full budget. Lacking, with the rows named, where they cannot be compared."""
     try:
-        return stats.pairs(evidence.results, arm, reference, **given)  # type: ignore[arg-type]
+        return stats.pairs(evidence.compared, arm, reference, budget=evidence.budget, equal=equal)
     except ValueError as error:
         raise Lacking(f"a fair comparison: {error}") from None
 
 
 def _described(
-    evidence: Evidence, name: str, rows: Sequence[str], differences: pd.DataFrame, measure: str = "loss"
+    evidence: Evidence,
+    name: str,
+    rows: Sequence[str],
+    differences: pd.DataFrame,
+    measure: str = "loss",
+    points: bool = False,
 ) -> tuple[Test, pd.Series | None]:
     """A test without p, and the row of statistics that its p come from; None where there may be none."""
     per_task = stats.contrast(differences)
     total = stats.across_tasks(per_task).iloc[0]
-    test = Test(name=name, rows=tuple(rows), per_task=per_task, measure=measure)
-    test = replace(test, effect=float(total["effect"]), low=float(total["low"]), high=float(total["high"]))
-    unmet, missing = evidence.unmet(rows), str(total["missing"] or "")
-    why = (
-        str(total["why"] or "") or missing or (f"a verdict needs a study whose rules are met: {unmet}" if unmet else "")
+    why = "; ".join(filter(None, (evidence.unmet(rows, points=points), str(total["missing"]), str(total["why"]))))
+    effect, low, high = (float(total[column]) for column in ("effect", "low", "high"))
+    test = Test(
+        name=name, rows=tuple(rows), per_task=per_task, effect=effect, low=low, high=high, why=why, measure=measure
     )
-    return replace(test, why=why), None if why else total
+    return test, None if why else total
 
 
 def _p(rule: object, row: pd.Series) -> float:
@@ -366,9 +466,9 @@ class Decision:
     claim: str
     statement: str
     verdict: Verdict
-    p_for: float
-    p_against: float
-    finding: Finding | None
+    p_for: float = np.nan
+    p_against: float = np.nan
+    finding: Finding | None = None
     missing: str = ""
 
     @property
@@ -378,48 +478,77 @@ class Decision:
 
 
 def headline(finding: Finding, verdict: Verdict) -> Test:
-    """The test with the smallest p against for a contradiction, else the one whose p for is the finding's own."""
-    key = "p_against" if verdict == "contradicted" else "p_for"
-    joined_p = finding.p_against if verdict == "contradicted" else finding.p_for
+    """The test that gives a finding its p, followed into what it stands for: p against if contradicted, else p for."""
+    against = verdict == "contradicted"
+    key, end = "p_against" if against else "p_for", _ENDS[finding.rule][against]
     known = [test for test in finding.tests if not np.isnan(getattr(test, key))]
-    return min(known, key=lambda test: abs(getattr(test, key) - joined_p), default=finding.tests[0])
+    chosen: Test = end(known or finding.tests, key=lambda test: getattr(test, key))
+    if chosen.parts is None:
+        return chosen
+    return headline(chosen.parts, "contradicted" if against != chosen.turned else "supported")
+
+
+def known(extra: Sequence[Path] = ()) -> dict[str, Claim]:
+    """Every claim by name, built in, installed, or of the files and folders given. ValueError for a broken one."""
+    found: dict[str, Claim] = {}
+    for name, plugin in plugins.discover("claim", extra).items():
+        loaded = plugins.load("claim", name, extra)
+        with plugins.blamed(plugin, "cannot be used"):
+            if not issubclass(loaded, Claim):
+                raise ValueError("derive its class from growbench.claim.Claim")
+            found[name.replace("_", "-")] = loaded()
+    return found
 
 
 def decide(claims: Mapping[str, Claim], evidence: Evidence, alpha: float = ALPHA) -> list[Decision]:
-    """The verdict on every claim, by name, in their order."""
+    """The verdict on every claim, by name, in their order. One that fails is undecided, and said to have failed."""
     found: dict[str, Finding | str] = {}
     for name, claim in sorted(claims.items(), key=lambda item: (item[1].number, item[0])):
-        try:
-            found[name] = claim.find(evidence)
-        except Lacking as lacking:
-            found[name] = f"it needs {lacking}"
-    known = {name: finding for name, finding in found.items() if isinstance(finding, Finding)}
-    p_for = stats.holm(pd.Series({name: finding.p_for for name, finding in known.items()}, dtype=float))
-    p_against = stats.holm(pd.Series({name: finding.p_against for name, finding in known.items()}, dtype=float))
+        found[name] = _found(name, claim, evidence)
+    p = pd.DataFrame(
+        {name: (f.p_for, f.p_against) if isinstance(f, Finding) else (np.nan, np.nan) for name, f in found.items()},
+        index=["for", "against"],
+        dtype=float,
+    )
+    p_for, p_against = (stats.holm(p.loc[kind], family=len(claims)) for kind in p.index)
     decisions = []
     for name, finding in found.items():
         statement = " ".join((type(claims[name]).__doc__ or name).split("\n\n")[0].split())
         if isinstance(finding, str):
-            decision = Decision(
-                claim=name, statement=statement, verdict="undecided", p_for=np.nan, p_against=np.nan,
-                finding=None, missing=finding,
-            )  # fmt: skip
+            decision = Decision(claim=name, statement=statement, verdict="undecided", missing=finding)
         else:
             decision = _decided(name, statement, finding, float(p_for[name]), float(p_against[name]), alpha)
         decisions.append(decision)
     return decisions
 
 
+def _found(name: str, claim: Claim, evidence: Evidence) -> Finding | str:
+    """What a claim finds, or why it does not: its code may be anybody's."""
+    try:
+        finding = claim.find(evidence)
+        if not (isinstance(finding, Finding) and finding.tests):
+            raise TypeError(f"find gives {type(finding).__name__}, and no Finding with a test")
+    except Lacking as lacking:
+        return f"it needs {lacking}"
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
+        why = said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}".removesuffix(": ")
+        return f"the claim {name} failed: {why}"
+    return finding
+
+
 def _decided(name: str, statement: str, finding: Finding, p_for: float, p_against: float, alpha: float) -> Decision:
     verdict: Verdict = "supported" if p_for < alpha else "contradicted" if p_against < alpha else "undecided"
-    missing = ""
-    if verdict == "undecided":
-        reasons = dict.fromkeys(test.why for test in finding.tests if test.why)
-        missing = "; ".join(reasons) or f"a clearer effect: neither adjusted p is below {alpha:g}"
+    clearer = f"a clearer effect: neither adjusted p is below {alpha:g}"
     return Decision(
-        claim=name, statement=statement, verdict=verdict, p_for=p_for, p_against=p_against,
-        finding=finding, missing=missing,
-    )  # fmt: skip
+        claim=name,
+        statement=statement,
+        verdict=verdict,
+        p_for=p_for,
+        p_against=p_against,
+        finding=finding,
+        missing=(finding.why or clearer) if verdict == "undecided" else "",
+    )
 
 
 TESTS = (
@@ -439,15 +568,20 @@ def tabulate(decisions: Sequence[Decision]) -> tuple[pd.DataFrame, pd.DataFrame]
             own = ("effect", "low", "high", "measure")
             row |= {name: getattr(shown, name) for name in own} | {"test": shown.name}
         claims.append(row)
-        finding = decision.finding
-        for test in (*finding.tests, *finding.beside) if finding else ():
-            common = {
-                "claim": decision.claim,
-                "decides": finding is not None and any(test is own for own in finding.tests),
-            }
-            common |= {"test": test.name, "rows": ", ".join(test.rows), "measure": test.measure}
+        for test, decides in _listed(decision.finding) if decision.finding else ():
+            common = {"claim": decision.claim, "decides": decides, "test": test.name}
+            common |= {"rows": ", ".join(test.rows), "measure": test.measure}
             whole = {name: getattr(test, name) for name in ("effect", "low", "high", "p_for", "p_against", "why")}
             tests.append(common | whole | {"task": "", "n": test.per_task["n"].min() if len(test.per_task) else 0})
-            each = test.per_task.to_dict("records")
+            each = test.per_task.to_dict("records") if test.parts is None else []
             tests += [common | {k: r[k] for k in ("task", "n", "effect", "low", "high", "why")} for r in each]
     return pd.DataFrame(claims, columns=list(CLAIMS)), pd.DataFrame(tests, columns=list(TESTS))
+
+
+def _listed(finding: Finding) -> Iterator[tuple[Test, bool]]:
+    """Every test, those that it stands for after it, and whether the verdict rests on it."""
+    for test in finding.tests:
+        yield test, True
+        yield from _listed(test.parts) if test.parts else ()
+    for test in finding.beside:
+        yield test, False

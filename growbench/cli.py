@@ -268,7 +268,7 @@ def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
 
 @app.command(name="list")
 def list_(plugin: PluginPaths = None, as_json: Json = False, debug: Debug = False) -> None:
-    """List strategies, tasks, launchers and studies."""
+    """List strategies, tasks, claims, launchers and studies."""
     tables = {
         kind.plural: [
             {
@@ -427,14 +427,13 @@ def _read(folders: Sequence[Path]) -> "tuple[Frames, dict[str, Any]]":
 
 def _decisions(frames: "Frames", about: Mapping[str, Any], plugin: Sequence[Path] | None) -> "list[Decision]":
     """Return the verdict on every claim that is known, built in or given."""
-    from growbench.claim import Evidence, decide
+    from growbench.claim import Evidence, decide, known
 
     results, curves, _, diagnostics = frames
     memory = frozenset(str(task["name"]) for task in about["tasks"] if task.get("memory"))
     evidence = Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory)
     with _guests():
-        known = {name: plugins.load("claim", name, plugin or ())() for name in plugins.discover("claim", plugin or ())}
-        return decide({name.replace("_", "-"): claim for name, claim in known.items()}, evidence)
+        return decide(known(plugin or ()), evidence)
 
 
 _RUN = ["arm", "task", "seed"]

@@ -5,12 +5,9 @@ from growbench.claim import Evidence
 
 def mission(evidence: Evidence) -> list[str]:
     """The strategies that the critical review names, each at its defaults, growing all that the ladder grows."""
-    return [
-        evidence.arm("zero_pad", placement="ffn", nonlinearity="gelu"),
-        evidence.arm("net2net", placement="ffn", nonlinearity="gelu"),
-        evidence.arm("orthogonal", placement="ffn", nonlinearity="gelu"),
-        tokens(evidence),
-    ]
+    names = "zero_pad", "net2net", "orthogonal"
+    padded = evidence.together(*({"strategy": name} for name in names), placement="ffn", nonlinearity="gelu")
+    return [*padded, tokens(evidence)]
 
 
 def tokens(evidence: Evidence) -> str:

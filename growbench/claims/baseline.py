@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from growbench import stats
-from growbench.claim import Claim, Evidence, Finding, differs, every
+from growbench.claim import Claim, Evidence, Finding, differs, every, pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +19,5 @@ class Baseline(Claim):
         evidence = evidence.language
         tokenformer = evidence.arm("scratch", placement="everywhere", nonlinearity="l2_gelu", rung="first")
         transformer = evidence.arm("scratch", placement="ffn", nonlinearity="gelu", rung="first")
-        budget = stats.full_budget(evidence.results)
-        pairs = stats.pairs(evidence.results, tokenformer, transformer, budget=budget)
-        return every(differs(evidence, f"{tokenformer} and {transformer} differ", (tokenformer, transformer), pairs))
+        name, arms = f"{tokenformer} and {transformer} differ", (tokenformer, transformer)
+        return every(differs(evidence, name, arms, pairs(evidence, *arms)))

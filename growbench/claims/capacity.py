@@ -8,7 +8,8 @@ import pandas as pd
 
 from growbench.claim import Claim, Evidence, Finding, Test, below, every, ordered
 
-BUDGET = ("data_fingerprint", "budget")
+UNSIZED = ("data_fingerprint", "budget", "tokens")
+"""What must be equal beside a source that is trained on: all but the size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,17 +24,21 @@ class Capacity(Claim):
     number: ClassVar[int] = 8
 
     def find(self, evidence: Evidence) -> Finding:
-        made = {"placement": "ffn", "nonlinearity": "gelu"}
         rank, facts = evidence.task("rank"), evidence.task("facts")
-        ffn, residual = (evidence.arm("zero_pad", restriction=f"[{part}]", **made) for part in ("ffn", "residual"))
-        source = evidence.arm("continue", rung="first", **made)
+        ffn, residual, source = evidence.together(
+            {"strategy": "zero_pad", "restriction": "[ffn]"},
+            {"strategy": "zero_pad", "restriction": "[residual]"},
+            {"strategy": "continue", "rung": "first"},
+            placement="ffn",
+            nonlinearity="gelu",
+        )
         found = every(
             beside_floor(rank, residual, source, "below"),
             beside_floor(rank, ffn, source, "above"),
-            below(facts, ffn, source, equal=BUDGET),
+            below(facts, ffn, source, equal=UNSIZED),
         )
         return found.showing(
-            below(rank, residual, ffn), below(rank, ffn, source, equal=BUDGET), below(facts, residual, ffn)
+            below(rank, residual, ffn), below(rank, ffn, source, equal=UNSIZED), below(facts, residual, ffn)
         )
 
 

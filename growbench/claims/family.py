@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from growbench import stats
-from growbench.claim import Claim, Evidence, Finding, Lacking, Test, every, joined, ordered, some
+from growbench.claim import Claim, Evidence, Finding, Lacking, Test, every, joined, ordered, pairs, some
 from growbench.claims._grown import tokens
 
 COMPARED = ("zero_pad", "zero_tokens", "net2net", "scratch", "continue")
@@ -35,11 +35,13 @@ class Family(Claim):
         members = [str(arm) for arm in rows["arm"].drop_duplicates()]
         if not members:
             raise Lacking("an arm of matched size beyond Net2Net and zero padding")
-        gains = {arm: stats.pairs(evidence.results, arm, evidence.scratch(arm)) for arm in (*members, *best)}
+        scratch = {arm: evidence.scratch(arm) for arm in (*members, *best)}
+        gains = {arm: pairs(evidence, arm, own) for arm, own in scratch.items()}
 
         def gains_more(arm: str, other: str) -> Test:
             name = f"{arm} gains more than {other}"
-            return ordered(evidence, name, (arm, other), stats.combine((1, gains[arm]), (-1, gains[other])))
+            rows = tuple(dict.fromkeys((arm, other, scratch[arm], scratch[other])))
+            return ordered(evidence, name, rows, stats.combine((1, gains[arm]), (-1, gains[other])))
 
         return some(
             *(

@@ -5,7 +5,7 @@ from itertools import product
 from typing import ClassVar
 
 from growbench import stats
-from growbench.claim import Claim, Evidence, Finding, Lacking, Test, differs, equal, every
+from growbench.claim import Claim, Evidence, Finding, Lacking, Test, differs, equal, every, pairs
 
 GRID = tuple(product(("relu", "gelu", "softmax", "l2_gelu"), ("ffn", "everywhere")))
 
@@ -29,7 +29,7 @@ class Novelty(Claim):
 
         base = arm("gelu", "ffn")
         both, only_n, only_p = arm("l2_gelu", "everywhere"), arm("l2_gelu", "ffn"), arm("gelu", "everywhere")
-        parts = [stats.pairs(evidence.results, other, base) for other in (both, only_n, only_p)]
+        parts = [pairs(evidence, other, base) for other in (both, only_n, only_p)]
         left = stats.combine((1, parts[0]), (-1, parts[1]), (-1, parts[2]))
         rows = (both, base, only_n, only_p)
         found = every(
@@ -40,16 +40,15 @@ class Novelty(Claim):
     @staticmethod
     def _grid(evidence: Evidence, base: str) -> list[Test]:
         """Every cell of the grid beside the transformer."""
+        places = {"ffn": "feed-forwards", "everywhere": "all layers"}
         tests = []
         for nonlinearity, placement in GRID:
             try:
                 other = evidence.arm("scratch", placement=placement, nonlinearity=nonlinearity)
+                found = pairs(evidence, other, base)
             except Lacking:
                 continue
             if other != base:
-                name = f"{nonlinearity} in the {placement} placement beside gelu in the ffn placement"
-                name = name.replace("the everywhere placement", "all layers").replace(
-                    "the ffn placement", "feed-forwards"
-                )
-                tests.append(differs(evidence, name, (other, base), stats.pairs(evidence.results, other, base)))
+                name = f"{nonlinearity} in {places[placement]} beside gelu in feed-forwards"
+                tests.append(differs(evidence, name, (other, base), found))
         return tests

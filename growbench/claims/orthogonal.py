@@ -17,12 +17,14 @@ class Orthogonal(Claim):
 
     def find(self, evidence: Evidence) -> Finding:
         evidence = evidence.language
-        made = {"placement": "ffn", "nonlinearity": "gelu"}
-        pads = [evidence.arm("zero_pad", **made), evidence.arm("zero_pad", variant="scaled=false", **made)]
-        rotated = evidence.arm("orthogonal", variant="units=random", **made)
-        found = every(*(below(evidence, rotated, pad) for pad in pads))
+        pads, made = (
+            ({"strategy": "zero_pad"}, {"strategy": "zero_pad", "variant": "scaled=false"}),
+            {"placement": "ffn", "nonlinearity": "gelu"},
+        )
+        rotated, *padded = evidence.together({"strategy": "orthogonal", "variant": "units=random"}, *pads, **made)
+        found = every(*(below(evidence, rotated, pad) for pad in padded))
         try:
-            own_fill = evidence.arm("orthogonal", **made)
+            own_fill, *padded = evidence.together({"strategy": "orthogonal"}, *pads, **made)
+            return found.showing(*(below(evidence, own_fill, pad) for pad in padded))
         except Lacking:
             return found
-        return found.showing(*(below(evidence, own_fill, pad) for pad in pads))

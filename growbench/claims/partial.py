@@ -18,10 +18,10 @@ class Partial(Claim):
 
     def find(self, evidence: Evidence) -> Finding:
         evidence = evidence.language
-        made = {"placement": "ffn", "nonlinearity": "gelu"}
-        whole = evidence.arm("zero_pad", **made)
-        layers = sorted({str(r) for r in evidence.results["restriction"].dropna() if str(r).startswith("[layers")})
+        padded = evidence.made[evidence.made["strategy"] == "zero_pad"]
+        layers = [name for name in padded["restriction"].drop_duplicates() if name.startswith("[layers")]
         if not layers:
-            raise Lacking("an arm that grows chosen layers")
-        parts = [evidence.arm("zero_pad", restriction=r, **made) for r in ("[ffn]", "[attention]", layers[0])]
+            raise Lacking("an arm of zero_pad that grows chosen layers")
+        wanted = [{"strategy": "zero_pad", "restriction": parts} for parts in ("", "[ffn]", "[attention]", *layers)]
+        whole, *parts = evidence.together(*wanted, placement="ffn", nonlinearity="gelu")
         return every(*(not_above(evidence, part, whole) for part in parts))

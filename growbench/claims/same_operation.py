@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from growbench import stats
-from growbench.claim import Claim, Evidence, Finding, Lacking, equal, every
+from growbench.claim import Claim, Evidence, Finding, Lacking, equal, every, pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,16 +19,15 @@ class SameOperation(Claim):
 
     def find(self, evidence: Evidence) -> Finding:
         evidence = evidence.language
-        arms = [
-            evidence.arm(name, restriction="[ffn]", placement="ffn", nonlinearity="gelu")
-            for name in ("zero_tokens", "zero_pad")
-        ]
-        pairs = stats.pairs(evidence.results, *arms)
-        found = every(equal(evidence, f"{arms[0]} and {arms[1]} end at one loss", arms, pairs))
+        names = "zero_tokens", "zero_pad"
+        made = {"restriction": "[ffn]", "placement": "ffn", "nonlinearity": "gelu"}
+        tokens, columns = arms = evidence.together(*({"strategy": name} for name in names), **made)
+        found = every(equal(evidence, f"{tokens} and {columns} end at one loss", arms, pairs(evidence, *arms)))
         try:  # across placements, each beside scratch of its own shape: what a user of either architecture would see
-            tokens = evidence.arm("zero_tokens", placement="everywhere", nonlinearity="gelu")
-            own = [stats.pairs(evidence.results, arm, evidence.scratch(arm)) for arm in (tokens, arms[1])]
+            other = evidence.arm("zero_tokens", placement="everywhere", nonlinearity="gelu")
+            rows = (other, columns, evidence.scratch(other), evidence.scratch(columns))
+            own = [pairs(evidence, arm, scratch) for arm, scratch in zip(rows[:2], rows[2:], strict=True)]
         except Lacking:
             return found
-        name = f"{tokens} and {arms[1]} lose as much against scratch"
-        return found.showing(equal(evidence, name, (tokens, arms[1]), stats.combine((1, own[0]), (-1, own[1]))))
+        name = f"{other} and {columns} lose as much against scratch"
+        return found.showing(equal(evidence, name, rows, stats.combine((1, own[0]), (-1, own[1]))))

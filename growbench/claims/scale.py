@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from growbench.claim import Claim, Evidence, Finding, Lacking, Test, apart, equal, every
+from growbench.claim import Claim, Evidence, Finding, Lacking, Test, all_or_none, apart, equal, every, joined
+from growbench.results import UNSCORED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +16,9 @@ class Scale(Claim):
     """Zero padding disturbs scale at growth; an isometric expansion does not.
 
     Measured right after growth, with one fill and three residual maps (plain pad, pad scaled by sqrt(D/d), isometry):
-    the log ratio of the loss to that before, and of the residual stream's root mean square per unit, in
-    the layer where it moves most. For: the plain pad
-    moves both by more than the margin and the isometry neither. Against: one of these is otherwise.
+    the log ratio of the loss to that before, and of the residual stream's root mean square per unit, in the layer
+    where it moves most. For: the plain pad moves both by more than the margin and the isometry neither. Against: the
+    plain pad moves neither, or the isometry one.
     """
 
     number: ClassVar[int] = 6
@@ -25,32 +26,40 @@ class Scale(Claim):
     def find(self, evidence: Evidence) -> Finding:
         evidence = evidence.language
         made = {"placement": "ffn", "nonlinearity": "gelu"}
-        plain = evidence.arm("zero_pad", variant="scaled=false", **made)
-        isometry = evidence.arm("orthogonal", variant="units=random", **made)
-        tests = [
-            rule(evidence, f"{what} {moves} by {arm}", (arm,), values(evidence, arm), measure=what, measured=True)
-            for arm, rule, moves in ((plain, apart, "moved"), (isometry, equal, "kept"))
-            for what, values in (("loss", loss_moved), ("norm", norm_moved))
-        ]
-        return every(*tests).showing(*self._others(evidence, made))
+        plain, isometry = evidence.together(
+            {"strategy": "zero_pad", "variant": "scaled=false"},
+            {"strategy": "orthogonal", "variant": "units=random"},
+            **made,
+        )
+
+        def tests(arm: str, moved: bool) -> list[Test]:
+            rule, how = (apart, "moved") if moved else (equal, "kept")
+            return [
+                rule(evidence, f"{what} {how} by {arm}", (arm,), values(evidence, arm), measure=what, measured=True)
+                for what, values in MEASURES.items()
+            ]
+
+        moves = joined(f"scale disturbed by {plain}", all_or_none(*tests(plain, moved=True)))
+        return every(moves, *tests(isometry, moved=False)).showing(*self._others(evidence, made))
 
     @staticmethod
     def _others(evidence: Evidence, made: dict[str, str]) -> list[Test]:
         """The scaled pad, and on parameter tokens the factor held and rescaled."""
         everywhere = {"placement": "everywhere", "nonlinearity": "l2_gelu"}
-        wanted: list[tuple[str, dict[str, str], list[tuple[str, Callable[[Evidence, str], pd.DataFrame]]]]] = [
-            ("zero_pad", made, [("loss", loss_moved), ("norm", norm_moved)]),
-            ("zero_tokens", everywhere, [("loss", loss_moved)]),
-            ("zero_tokens", everywhere | {"variant": "factor=rescaled"}, [("loss", loss_moved)]),
+        wanted: list[tuple[dict[str, str], list[str]]] = [
+            ({"strategy": "zero_pad"} | made, ["loss", "norm"]),
+            ({"strategy": "zero_tokens"} | everywhere, ["loss"]),
+            ({"strategy": "zero_tokens", "variant": "factor=rescaled"} | everywhere, ["loss"]),
         ]
         tests = []
-        for strategy, own, measured in wanted:
+        for own, measures in wanted:
             try:
-                arm = evidence.arm(strategy, **own)
+                (arm,) = evidence.together(own)
+                found = {what: MEASURES[what](evidence, arm) for what in measures}
             except Lacking:
                 continue
-            for what, values in measured:
-                name, differences = f"{what} kept by {arm}", values(evidence, arm)
+            for what, differences in found.items():
+                name = f"{what} kept by {arm}"
                 tests.append(equal(evidence, name, (arm,), differences, measure=what, measured=True))
         return tests
 
@@ -59,29 +68,33 @@ def loss_moved(evidence: Evidence, arm: str) -> pd.DataFrame:
     """By task and seed: log of the loss right after the last growth over that right before."""
     curves = evidence.curves[(evidence.curves["arm"] == arm) & (evidence.curves["kind"] == "train")]
     grown = curves[curves["train_loss"].isna()].drop_duplicates(["task", "seed"], keep="last")
-    rows = evidence.final(arm)[["task", "seed", "growth_loss_jump", "data_fingerprint"]]
+    rows = evidence.final(arm)[["task", "seed", "status", "growth_loss_jump"]]
     found = rows.merge(grown[["task", "seed", "loss"]], on=["task", "seed"], how="left")
     after, jump = (
         found[name].astype("Float64").to_numpy("float64", na_value=np.nan) for name in ("loss", "growth_loss_jump")
     )
-    return found[["task", "seed"]].assign(difference=np.log(after / (after - jump)))
+    return _by_seed(found, np.log(after / (after - jump)))
 
 
 def norm_moved(evidence: Evidence, arm: str) -> pd.DataFrame:
     """By task and seed: |log| of the residual stream's RMS per unit after growth over before, where it is largest."""
-    rows = evidence.final(arm)
-    below = evidence.results[
-        (evidence.results["architecture"] == rows["architecture"].iloc[0])
-        & (evidence.results["strategy"] == "scratch")
-        & (evidence.results["rung"] == rows["rung"].iloc[0] - 1)
-    ]
-    if below.empty or evidence.diagnostics.empty:
-        raise Lacking("scratch at the source's size, and diagnostics")
-    wide, narrow = int(rows["residual"].iloc[0]), int(below["residual"].iloc[0])
     d = evidence.diagnostics
+    if d.empty:
+        raise Lacking("diagnostics")
     d = d[(d["arm"] == arm) & (d["kind"] == "grow") & (d["quantity"] == "activation_rms") & (d["axis"] == "residual")]
-    table = d.pivot_table(index=["task", "seed", "layer"], columns=["when", "part"], values="value", aggfunc="last")
-    old, new = table["after", "old"], table["after", "new"].fillna(0.0)
-    after = np.sqrt((narrow * old**2 + (wide - narrow) * new**2) / wide)
-    moved = np.log(after / table["before", "all"]).abs().groupby(["task", "seed"]).max()
-    return rows[["task", "seed"]].merge(moved.rename("difference").reset_index(), on=["task", "seed"], how="left")
+    d = d[d["part"] == "all"].drop_duplicates(["task", "seed", "layer", "when"], keep="last")
+    table = d.set_index(["task", "seed", "layer", "when"])["value"].astype("float64").unstack("when")
+    table = table.reindex(columns=["before", "after"])
+    moved = (table["after"] / table["before"]).map(np.log).abs().groupby(["task", "seed"]).max()
+    rows = evidence.final(arm)[["task", "seed", "status"]]
+    found = rows.merge(moved.rename("difference").reset_index(), on=["task", "seed"], how="left")
+    return _by_seed(found, found["difference"].to_numpy("float64", na_value=np.nan))
+
+
+def _by_seed(rows: pd.DataFrame, differences: np.ndarray) -> pd.DataFrame:
+    """Differences of one arm's rows, as `stats.contrast` takes them."""
+    unscored = rows["status"].isin(UNSCORED).astype(int)
+    return rows[["task", "seed"]].assign(difference=differences, unscored=unscored)
+
+
+MEASURES: dict[str, Callable[[Evidence, str], pd.DataFrame]] = {"loss": loss_moved, "norm": norm_moved}
