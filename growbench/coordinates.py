@@ -24,7 +24,7 @@ import torch
 from scipy.stats import linregress
 from torch import Generator, Tensor
 
-from growbench import model, optimizer
+from growbench import ledger, model, optimizer
 from growbench.model import LanguageModel
 from growbench.optimizer import Settings
 from growbench.parametrization import Name, Parametrization
@@ -34,6 +34,15 @@ from growbench.state import initial
 GROWN = ("residual", "heads", "ffn", "tokens")
 """Sizes that make up a model's width; key and value are those of one head."""
 SIZES = ["rms", "rms_change"]
+
+MULTIPLES, STEPS, SEEDS, TOKENS = (1, 2, 4), 3, (0, 1, 2, 3), 64
+"""A study's check: widths, steps, seeds, tokens a step (one window at least). Slopes vary by what is drawn at the start
+more than by what is read, so that several seeds on few tokens say more than one on many.
+"""
+SHARE = 0.02
+"""What a study's check may cost, as a share of training the ladder's last rung."""
+FREE, LIGHT = 5e9, 10_000_000
+"""FLOPs, and weights of the widest model, that are nothing to save: well under a second, 160 MB."""
 
 
 class Observed(LanguageModel):
@@ -75,6 +84,34 @@ def multiplied(base: Shape, multiple: int, grown: Sequence[str] = GROWN) -> Shap
     if "residual" in grown:
         sizes["residual"] = base.residual * multiple
     return replace(base, **sizes)
+
+
+def design(ladder: Sequence[Shape], budget: int) -> dict[str, Any]:
+    """The check of a ladder's smallest rung, as JSON: what grows, and multiples, steps, windows a step and seeds.
+
+    The sizes that the ladder widens grow, all where it widens none. A width beyond the first two is left out where the
+    check would cost more than SHARE of the last rung's training for `budget` tokens, or need more memory than that.
+    """
+    base, last = ladder[0], ladder[-1]
+    present = [name for name in GROWN if any(base.per_layer(name))]
+    grown = [name for name in present if set(base.per_layer(name)) != set(last.per_layer(name))] or present
+    windows = max(1, TOKENS // base.context)
+    most = max(FREE, SHARE * budget * ledger.train_flops(last))
+
+    def fits(multiples: Sequence[int]) -> bool:
+        light = multiplied(base, multiples[-1], grown).params <= max(LIGHT, last.params)
+        return light and flops(base, multiples, grown, windows, STEPS, len(SEEDS)) <= most
+
+    count = max(n for n in range(2, len(MULTIPLES) + 1) if n == 2 or fits(MULTIPLES[:n]))
+    found: dict[str, Any] = {"grown": grown, "multiples": list(MULTIPLES[:count])}
+    return found | {"steps": STEPS, "windows": windows, "seeds": list(SEEDS)}
+
+
+def flops(base: Shape, multiples: Sequence[int], grown: Sequence[str], windows: int, steps: int, seeds: int) -> float:
+    """FLOPs of `measure`: after each step, and before the first, the first batch is run once more and looked at."""
+    shapes = [multiplied(base, multiple, grown) for multiple in multiples]
+    each = (steps * ledger.train_flops(shape) + (steps + 1) * ledger.forward_flops(shape) for shape in shapes)
+    return seeds * windows * base.context * sum(each)
 
 
 def measure(
@@ -148,6 +185,7 @@ def slopes(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def _slope(multiples: pd.Series, sizes: pd.Series) -> float:
-    if multiples.nunique() < 2 or not (np.isfinite(sizes) & (sizes > 0)).all():
+    x, y = (found.to_numpy("float64", na_value=np.nan) for found in (multiples, sizes))
+    if multiples.nunique() < 2 or not (np.isfinite(y) & (y > 0)).all():
         return float("nan")
-    return float(linregress(np.log(multiples), np.log(sizes)).slope)
+    return float(linregress(np.log(x), np.log(y)).slope)

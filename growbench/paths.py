@@ -29,8 +29,11 @@ MATCHED = 0.01
 
 _CORE = (
     "labels", "axes", "maps", "shape", "parametrization", "model", "state",
-    "strategy", "ledger", "checkpoint", "optimizer", "train", "task",
+    "strategy", "ledger", "checkpoint", "optimizer", "train", "task", "diagnostics",
 )  # fmt: skip
+"""Modules that can change a number of any stage. diagnostics changes no loss, but alive_share and all that claims of
+scale and capacity rest on; coordinates changes those of its own stages alone, and they alone name it.
+"""
 
 T = TypeVar("T")
 
@@ -88,12 +91,15 @@ class Trunk:
 
 
 @cache
-def core_identity() -> str:
-    """What of growbench can change a number: its version, and in a development checkout the hash of that source."""
+def core_identity(*more: str) -> str:
+    """What of growbench can change a number: its version, and in a development checkout the hash of that source.
+
+    more: modules that a stage rests on besides those of every stage.
+    """
     here = Path(__file__).parent
     if not (here.parent / ".git").exists():
         return __version__
-    sources = b"".join((here / f"{name}.py").read_bytes() for name in _CORE)
+    sources = b"".join((here / f"{name}.py").read_bytes() for name in (*_CORE, *more))
     return f"{__version__}+{hashlib.sha256(sources).hexdigest()[:16]}"
 
 

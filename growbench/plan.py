@@ -2,17 +2,18 @@
 
 An arm's trunk runs init -> train -> grow -> train -> ...; at each budget point a cooldown branches off. Trunks are cut
 at the same positions for all arms, so that arms with a common past share its stages: their identities are equal.
+Beside them each architecture has one coordinate check, on no arm's path: the study's parametrization is seen to hold.
 """
 
 import fnmatch
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from growbench import plugins
-from growbench.paths import Arm, Builder
+from growbench import coordinates, optimizer, plugins
+from growbench.paths import Arm, Builder, core_identity
 from growbench.settings import Settings, Tuned
 from growbench.store import Record, Stage, Store
 from growbench.study import Study
@@ -23,7 +24,10 @@ ASSUMED_RATE = 15e9
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Stages by key, parents first; arms; arms left out with the reason; and what the run needs besides."""
+    """Stages by key, parents first; arms; arms left out with the reason; and what the run needs besides.
+
+    coordinates: the architecture, task and stage key of every coordinate check.
+    """
 
     study: Study
     stages: Mapping[str, Stage]
@@ -33,6 +37,7 @@ class Plan:
     plugin_paths: tuple[Path, ...]
     cache: Path
     tuned: Tuned | None = None
+    coordinates: tuple[Mapping[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: what the tables need besides the stage folders."""
@@ -41,6 +46,7 @@ class Plan:
             "name": self.study.study,
             "arms": [asdict(arm) for arm in self.arms],
             "stages": {key: [stage.kind, stage.parent, stage.label] for key, stage in self.stages.items()},
+            "coordinates": list(self.coordinates),
             "skipped": dict(self.skipped),
             "strategies": list(self._strategies()),
             "tasks": list(self.tasks),
@@ -54,7 +60,10 @@ class Plan:
             yield {"name": name, "origin": found.origin, "summary": found.summary, "source": source}
 
     def describe(self, out: Path | None = None) -> dict[str, Any]:
-        """Stages, tokens, FLOPs, estimated seconds; given an output folder, what is cached and why the rest is not."""
+        """Stages, tokens, FLOPs, estimated seconds; given an output folder, what is cached and why the rest is not.
+
+        Evaluation is in none of them, nor are the coordinate checks, which are charged to it.
+        """
         records = Store(out).records() if out else {}
         places = {record.label: record for record in records.values()}
         rows, given_up = [], self.above(records, "diverged")
@@ -164,15 +173,45 @@ def make_plan(
     builder = Builder(study=study, plugin_paths=tuple(plugin_paths), cache=cache, settings=(settings,))
     arms = [_costed(arm, tuned) for task in study.tasks for arm in builder.arms(task)]
     arms = selected(arms, only)
+    first = {arm.about["architecture"]: arm for arm in reversed(arms)}
+    checks = {name: _check(builder, first[name]) for name in study.ladders if name in first}
     return Plan(
         study=study,
-        stages=used_stages(builder.stages, arms),
+        stages=used_stages(builder.stages, arms) | {stage.key: stage for stage in checks.values()},
         arms=tuple(arms),
         skipped=builder.skipped,
         tasks=tuple(builder.tasks),
         plugin_paths=tuple(plugin_paths),
         cache=cache,
         tuned=tuned,
+        coordinates=tuple(
+            {"architecture": name, "task": first[name].about["task"], "stage": stage.key}
+            for name, stage in checks.items()
+        ),
+    )
+
+
+def _check(builder: Builder, arm: Arm) -> Stage:
+    """The coordinate check of an arm's architecture, on its task and with the study's own setting.
+
+    Its seeds are the same in every study, so that folders of other seeds share it. It plans no training tokens.
+    """
+    architecture, start = arm.about["architecture"], builder.stages[arm.points[0].path[0]].identity
+    base = start["scaling"]["base"]
+    ladder = builder.ladder(architecture, base["vocab"])
+    common = builder.common(start["task"], seed=0)
+    names = ("context", "precision", *(field.name for field in fields(optimizer.Settings)))
+    own = {
+        "core": core_identity("coordinates"),
+        "train": {name: common["train"][name] for name in names},
+        "shape": base,
+        "scaling": start["scaling"],
+    }
+    return Stage(
+        kind="coordinates",
+        label=f"{arm.about['task']} {architecture} coordinates",
+        parent=None,
+        identity=common | own | coordinates.design(ladder, builder.total),
     )
 
 

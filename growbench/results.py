@@ -2,7 +2,8 @@
 
 `results.parquet` has one row per arm, task, seed and budget point; `curves.parquet` one row per evaluation along an
 arm's path; `stages.parquet` one row per distinct stage, paid for once however many arms share it; `diagnostics.parquet`
-one row per arm, task, seed, stage and quantity along the path to the full budget.
+one row per arm, task, seed, stage and quantity along the path to the full budget; `coordinates.parquet` one row per
+architecture, width, activation and step of the coordinate check.
 """
 
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ CURVES: dict[str, Column] = {
 
 STAGES: dict[str, Column] = {
     "stage": _text("Identity: hash of parent, specification, plugin source, data, dtype, device kind and core."),
-    "kind": _text("init, train, grow or cooldown."),
+    "kind": _text("init, train, grow, cooldown, or coordinates: a coordinate check, on no arm's path."),
     "status": RESULTS["status"],
     "reason": RESULTS["reason"],
     "task": RESULTS["task"],
@@ -176,5 +177,25 @@ DIAGNOSTICS: dict[str, Column] = {
         "fresh layer new; without a growth, or where the strategy states no maps, there is all alone."
     ),
     "value": _real("", "The value, on the same few fixed validation windows for every arm and seed of a task."),
+    "stage": STAGES["stage"],
+}
+
+COORDINATES: dict[str, Column] = {
+    "architecture": RESULTS["architecture"],
+    "task": _text("The task whose data are read: the study's first."),
+    "parametrization": RESULTS["parametrization"],
+    "multiple": _count(
+        "", "How many times as large as the ladder's smallest rung the sizes are that the ladder widens."
+    ),
+    "width": _count("", "Residual width of the model."),
+    "axis": _text(
+        "What is looked at: residual, the stream after a layer; ffn, q_token, k_token, v_token, o_token, units after "
+        "the nonlinearity, with the word scores before it; head, attention outputs; attention logits; logits; next "
+        "token's logit, of them the one of the token that follows."
+    ),
+    "layer": _count("", "Index of the layer; missing for logits."),
+    "steps": _count("steps", "Steps of training so far, at the study's learning rate; 0 is before training."),
+    "rms": _real("", "Root mean square over tokens, coordinates and seeds, on the same tokens at every step."),
+    "rms_change": _real("", "The same of the difference to before training; missing there, and where it is no number."),
     "stage": STAGES["stage"],
 }

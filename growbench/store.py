@@ -1,6 +1,7 @@
 """Stage folders: what a study has computed, each stage once, written beside and renamed into place.
 
     DIR/stages/KEY/   stage.json   checkpoint.safetensors   curve.parquet   diagnostics.parquet   events.jsonl
+                                   or coordinates.parquet
 
 A stage's identity, hashed to KEY, is all that can change its numbers; its folder is the only truth about it. The record
 lists the SHA-256 of every file beside it and of itself, so that a folder half-written, truncated or altered is never
@@ -19,12 +20,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-StageKind = Literal["init", "train", "grow", "cooldown"]
+StageKind = Literal["init", "train", "grow", "cooldown", "coordinates"]
 Status = Literal["ok", "diverged", "failed"]
 RECORD = "stage.json"
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.parquet"
 DIAGNOSTICS = "diagnostics.parquet"
+COORDINATES = "coordinates.parquet"
 EVENTS = "events.jsonl"
 _LEFT = re.compile(r"\.[0-9a-f]{24}\.\d+(\.old)?")
 """What `write` and `discard` call a folder on its way: .KEY.PID and .KEY.PID.old."""

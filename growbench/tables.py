@@ -16,7 +16,8 @@ import pandas as pd
 
 from growbench import __version__
 from growbench.provenance import UNKNOWN
-from growbench.results import CURVES, DIAGNOSTICS, RESULTS, STAGES, Column
+from growbench.results import COORDINATES, CURVES, DIAGNOSTICS, RESULTS, STAGES, Column
+from growbench.store import COORDINATES as CHECKED
 from growbench.store import CURVE, Record, Store
 from growbench.store import DIAGNOSTICS as DIAGNOSED
 
@@ -48,13 +49,17 @@ def diagnostics(out: Path) -> pd.DataFrame:
     return _diagnostics(*_stored(out))
 
 
+def coordinates(out: Path) -> pd.DataFrame:
+    """The coordinate checks of the plan last run in a folder, as far as it has come; without rows where it has none."""
+    return _coordinates(*_stored(out))
+
+
 def write_tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Write results, curves, stages and diagnostics (.parquet) into the folder, and return the first three."""
+    """Write results, curves, stages, diagnostics and coordinates (.parquet), and return the first three."""
     stored = _stored(out)
     found = _tables(*stored)
-    for name, frame in zip(
-        ("results", "curves", "stages", "diagnostics"), (*found, _diagnostics(*stored)), strict=True
-    ):
+    more = {"diagnostics": _diagnostics(*stored), "coordinates": _coordinates(*stored)}
+    for name, frame in (dict(zip(("results", "curves", "stages"), found, strict=True)) | more).items():
         beside = out / f".{name}.parquet"
         frame.to_parquet(beside, index=False)
         beside.replace(out / f"{name}.parquet")
@@ -287,9 +292,17 @@ def _diagnostics(plan: Mapping[str, Any], records: Mapping[str, Record], store: 
     return _frame(rows, DIAGNOSTICS)
 
 
+def _coordinates(plan: Mapping[str, Any], records: Mapping[str, Record], store: Store) -> pd.DataFrame:
+    rows: list[dict[Hashable, Any]] = []
+    for check in plan.get("coordinates", ()):
+        if (record := records.get(check["stage"])) and record.status == "ok":
+            rows += pd.read_parquet(store.folder(record.key) / CHECKED).assign(**check).to_dict("records")
+    return _frame(rows, COORDINATES)
+
+
 def _places(plan: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, set[str]]]:
     """Of every stage the task, and the arms whose paths it is on, by key."""
-    tasks: dict[str, str] = {}
+    tasks = {check["stage"]: check["task"] for check in plan.get("coordinates", ())}
     arms: dict[str, set[str]] = {}
     for arm in plan["arms"]:
         for point in arm["points"]:

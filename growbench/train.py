@@ -4,6 +4,8 @@ init      weights drawn by their labels
 train     the trunk: warm-up, then a constant rate, up to a position in the data
 grow      a strategy's growth, with what it changed measured on fixed batches
 cooldown  a branch at a budget point: the rate falls linearly to zero; its loss is the arm's loss at that budget
+
+coordinates, on no arm's path, is the check of an architecture's parametrization (coordinates.py).
 """
 
 import hashlib
@@ -15,7 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
@@ -29,14 +31,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torchmetrics import MeanMetric
 
-from growbench import diagnostics, ledger, model, optimizer, plugins, state
+from growbench import coordinates, diagnostics, ledger, model, optimizer, plugins, state
 from growbench.checkpoint import Checkpoint
 from growbench.diagnostics import Diagnosis, diagnose
 from growbench.model import LanguageModel
 from growbench.parametrization import Parametrization
 from growbench.shape import Shape
 from growbench.state import State, normed_axes
-from growbench.store import CHECKPOINT, CURVE, DIAGNOSTICS, EVENTS, Record, Stage, Status, Store, canonical
+from growbench.store import (
+    CHECKPOINT,
+    COORDINATES,
+    CURVE,
+    DIAGNOSTICS,
+    EVENTS,
+    Record,
+    Stage,
+    Status,
+    Store,
+    canonical,
+)
 from growbench.strategy import Growth, Probe
 from growbench.task import Data, Stream, evaluation
 
@@ -49,7 +62,7 @@ EVAL_WINDOWS = 64
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What a stage came to, before it is written; without a checkpoint where it did not end well."""
+    """What a stage came to, before it is written; without a checkpoint where it did not end well, or trains nothing."""
 
     checkpoint: Checkpoint | None = None
     status: Status = "ok"
@@ -59,6 +72,7 @@ class Outcome:
     measures: dict[str, float | None] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
     diagnostics: list[dict[str, Any]] = field(default_factory=list)
+    coordinates: pd.DataFrame | None = None
 
     def diagnosed(self, when: str, found: Diagnosis) -> None:
         """Add what was found before a growth, after it or at the end of training; it is charged to evaluation."""
@@ -122,6 +136,11 @@ class Bench:
         return Fabric(accelerator="cpu", devices=1, precision=self.identity["train"]["precision"])
 
     @property
+    def optimizer_settings(self) -> optimizer.Settings:
+        settings = self.identity["train"]
+        return optimizer.Settings(**{own.name: settings[own.name] for own in fields(optimizer.Settings)})
+
+    @property
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.identity["train"]["precision"] == "64-true" else torch.float32
 
@@ -160,6 +179,8 @@ def execute(
             if outcome.diagnostics:
                 frame = pd.DataFrame(outcome.diagnostics).astype({"axis": "string", "layer": "Int64"})
                 frame.to_parquet(folder / DIAGNOSTICS, index=False)
+            if outcome.coordinates is not None:
+                outcome.coordinates.to_parquet(folder / COORDINATES, index=False)
 
         return store.write(record, fill)
 
@@ -213,6 +234,8 @@ def run(stage: Stage, bench: Bench, parent: Checkpoint | None, notify: Notify) -
         case "train" | "cooldown":
             assert parent is not None
             return train(stage.kind, bench, parent, notify)
+        case "coordinates":
+            return check_coordinates(bench)
 
 
 def initialise(bench: Bench) -> Outcome:
@@ -221,6 +244,27 @@ def initialise(bench: Bench) -> Outcome:
     scaling = Parametrization(name=identity["scaling"]["name"], base=Shape.read(identity["scaling"]["base"]))
     rng = generator(identity["seed"], "init")
     return Outcome(checkpoint=Checkpoint(state=state.initial(Shape.read(identity["shape"]), scaling, rng, bench.dtype)))
+
+
+def check_coordinates(bench: Bench) -> Outcome:
+    """The coordinate check of the identity's shape, on the first windows that a training run of its seed reads."""
+    own, base = bench.identity, Shape.read(bench.identity["shape"])
+    multiples, grown, steps, windows, seeds = (own[n] for n in ("multiples", "grown", "steps", "windows", "seeds"))
+    batches = [torch.from_numpy(bench.stream.batch(step * windows, windows)) for step in range(steps)]
+    measured = coordinates.measure(
+        base,
+        own["scaling"]["name"],
+        batches,
+        bench.optimizer_settings,
+        architecture="",
+        multiples=multiples,
+        grown=grown,
+        seeds=seeds,
+        dtype=bench.dtype,
+    )
+    cost = coordinates.flops(base, multiples, grown, windows, steps, len(seeds))
+    # Equal architectures of two names share the stage: which it is, the plan knows.
+    return Outcome(coordinates=measured.drop(columns="architecture"), flops={"eval": cost})
 
 
 def schedule(kind: str, tokens: int, step: int, start: int, until: int, rises: Sequence[tuple[int, int]]) -> float:
@@ -273,10 +317,7 @@ class _Loop:
             for weight in [self.net.weights[name]]
         ]
         self.cost = ledger.train_flops(parent.state.shape, frozen) * bench.step
-        names = ("optimizer", "learning_rate", "weight_decay", "betas", "eps")
-        self.inner = optimizer.build(
-            parent.state, self.net, optimizer.Settings(**{name: self.settings[name] for name in names})
-        )
+        self.inner = optimizer.build(parent.state, self.net, bench.optimizer_settings)
         self.module, self.wrapped = bench.fabric.setup(self.net, self.inner)
 
     @property

@@ -44,7 +44,7 @@ def test_one_source_serves_all_strategies_and_only_branches_differ(tmp_path: Pat
     assert len(grown) == 3
 
 
-def test_parents_come_first_and_every_stage_is_on_the_path_of_an_arm(tmp_path: Path) -> None:
+def test_parents_come_first_and_every_stage_but_a_check_is_on_the_path_of_an_arm(tmp_path: Path) -> None:
     plan = toy.plan(tmp_path, strategies=["scratch", "zero_pad"], architectures=BOTH, seeds=2)
     seen: set[str] = set()
     for key, stage in plan.stages.items():
@@ -57,7 +57,8 @@ def test_parents_come_first_and_every_stage_is_on_the_path_of_an_arm(tmp_path: P
             assert plan.stages[point.path[0]].kind == "init"
             assert plan.stages[point.path[-1]].kind == "cooldown"
             assert set(point.path) <= set(point.ladder)
-    assert seen == {key for arm in plan.arms for point in arm.points for key in point.ladder}
+    on_paths = {key for arm in plan.arms for point in arm.points for key in point.ladder}
+    assert seen - on_paths == {key for key, stage in plan.stages.items() if stage.kind == "coordinates"}
 
 
 def test_the_cost_is_the_sum_over_distinct_stages_and_of_paths_beside_it(tmp_path: Path) -> None:
@@ -214,8 +215,12 @@ def test_what_changes_no_number_changes_no_key(changes: dict[str, Any], tmp_path
 
 
 @pytest.mark.parametrize("changes", ALL.values(), ids=ALL)
-def test_what_changes_every_number_changes_every_key(changes: dict[str, Any], tmp_path: Path) -> None:
-    assert planned(tmp_path).stages.keys().isdisjoint(planned(tmp_path, **changes).stages.keys())
+def test_what_changes_every_number_of_an_arm_changes_every_key(changes: dict[str, Any], tmp_path: Path) -> None:
+    assert of_arms(planned(tmp_path)).keys().isdisjoint(of_arms(planned(tmp_path, **changes)).keys())
+
+
+def of_arms(plan: Plan) -> dict[str, Stage]:
+    return {key: stage for key, stage in plan.stages.items() if stage.kind != "coordinates"}
 
 
 def test_the_parametrization_and_the_data_and_the_seed_are_part_of_every_key(tmp_path: Path) -> None:
@@ -223,7 +228,7 @@ def test_the_parametrization_and_the_data_and_the_seed_are_part_of_every_key(tmp
     assert before.stages.keys().isdisjoint(planned(tmp_path, parametrization="standard").stages.keys())
     toy.text(tmp_path, seed=1)
     assert before.stages.keys().isdisjoint(planned(tmp_path).stages.keys())
-    seeds = {stage.key: stage.identity["seed"] for stage in planned(tmp_path, seeds=2).stages.values()}
+    seeds = {stage.key: stage.identity["seed"] for stage in of_arms(planned(tmp_path, seeds=2)).values()}
     assert sorted(seeds.values()).count(0) == len(seeds) / 2
 
 
@@ -432,13 +437,19 @@ def test_a_pattern_chooses_arms_with_or_without_their_architecture(pattern: str,
 
 # --- what is there already -------------------------------------------------------------------------------------------
 
+ROOTS = ("init", "coordinates")
+"""Kinds of stages without a parent."""
+
 
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
         (lambda folder: planned(folder, MINE + "# a comment\n"), {"grow": "strategy: plugin changed"}),
-        (lambda folder: planned(folder, train={"learning_rate": 0.5}), {"init": "train: learning_rate changed"}),
-        (lambda folder: planned(folder, parametrization="standard"), {"init": "scaling: name changed"}),
+        (
+            lambda folder: planned(folder, train={"learning_rate": 0.5}),
+            dict.fromkeys(ROOTS, "train: learning_rate changed"),
+        ),
+        (lambda folder: planned(folder, parametrization="standard"), dict.fromkeys(ROOTS, "scaling: name changed")),
     ],
     ids=["plugin", "learning rate", "parametrization"],
 )

@@ -373,8 +373,8 @@ def test_a_ladder_whose_rungs_are_not_known_has_no_cost(toy_run: toy.Run, tmp_pa
 def test_a_stage_s_task_is_that_of_the_arms_it_is_in(toy_run: toy.Run, tmp_path: Path) -> None:
     store = copied(toy_run, tmp_path)
     plan = json.loads((store.out / PLAN).read_text())
-    for arm in plan["arms"]:
-        arm["about"]["task"] = "text:a seed 7 file"
+    for named in (*(arm["about"] for arm in plan["arms"]), *plan["coordinates"]):
+        named["task"] = "text:a seed 7 file"
     (store.out / PLAN).write_text(json.dumps(plan))
     results, _, stages = tables(store.out)
     assert set(results["task"]) == set(stages["task"]) == {"text:a seed 7 file"}
