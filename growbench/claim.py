@@ -50,7 +50,7 @@ class Test:
 
     name: str
     rows: tuple[str, ...]
-    per_task: pd.DataFrame = field(default_factory=pd.DataFrame)
+    per_task: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False)
     effect: float = np.nan
     low: float = np.nan
     high: float = np.nan
@@ -339,14 +339,12 @@ def equal(
 
     measured: the differences are read off a model and have no noise, so that seeds which agree decide alone.
     """
-    test, row = _described(evidence, name, rows, differences, measure)
-    found = test.per_task
-    ruled = not found.empty and (found["n"] >= stats.SEEDS).all() and (found["missing"] == "").all()
-    if measured and ruled and (found["sd"] < RESOLUTION).all() and not evidence.unmet(rows):
-        p_for = float(not abs(test.effect) < stats.MARGIN)
-        return replace(test, low=test.effect, high=test.effect, p_for=p_for, p_against=1 - p_for, why="")
+    test, row = _described(evidence, name, rows, differences, measure, measured=measured)
     if row is None:
         return test
+    if _flat(test.per_task):
+        p_for = float(not abs(test.effect) < stats.MARGIN)
+        return replace(test, low=test.effect, high=test.effect, p_for=p_for, p_against=1 - p_for)
     outside = min(1.0, 2 * min(_beyond(row, stats.MARGIN, "greater"), _beyond(row, -stats.MARGIN, "less")))
     return replace(test, p_for=_p(stats.equivalence, row), p_against=outside)
 
@@ -431,16 +429,27 @@ def _described(
     differences: pd.DataFrame,
     measure: str = "loss",
     points: bool = False,
+    measured: bool = False,
 ) -> tuple[Test, pd.Series | None]:
-    """A test without p, and the row of statistics that its p come from; None where there may be none."""
+    """A test without p, and the row of statistics that its p come from; None where there may be none.
+
+    measured: seeds that agree need no statistics.
+    """
     per_task = stats.contrast(differences)
     total = stats.across_tasks(per_task).iloc[0]
-    why = "; ".join(filter(None, (evidence.unmet(rows, points=points), str(total["missing"]), str(total["why"]))))
+    untested = "" if measured and _flat(per_task) else str(total["why"])
+    why = "; ".join(filter(None, (evidence.unmet(rows, points=points), str(total["missing"]), untested)))
     effect, low, high = (float(total[column]) for column in ("effect", "low", "high"))
     test = Test(
         name=name, rows=tuple(rows), per_task=per_task, effect=effect, low=low, high=high, why=why, measure=measure
     )
     return test, None if why else total
+
+
+def _flat(per_task: pd.DataFrame) -> bool:
+    """Whether the seeds agree in every task, and are as many as a test needs."""
+    enough = (per_task["n"] >= stats.SEEDS) & (per_task["unscored"] == 0) & (per_task["bound"] == "")
+    return bool(len(per_task) and (enough & (per_task["sd"] < RESOLUTION)).all())
 
 
 def _p(rule: object, row: pd.Series) -> float:
@@ -490,6 +499,9 @@ def headline(finding: Finding, verdict: Verdict) -> Test:
 
 def known(extra: Sequence[Path] = ()) -> dict[str, Claim]:
     """Every claim by name, built in, installed, or of the files and folders given. ValueError for a broken one."""
+    for name, plugin in plugins.discover("strategy", extra).items():
+        if plugin.error and plugin.origin.startswith("file"):  # a file that cannot be read may be a claim's
+            raise ValueError(f"the plugin {name!r} ({plugin.origin}) cannot be read: {plugin.error}")
     found: dict[str, Claim] = {}
     for name, plugin in plugins.discover("claim", extra).items():
         loaded = plugins.load("claim", name, extra)
