@@ -179,9 +179,8 @@ def tune(
         for task, arms in tuned.chosen.items()
         for arm, own in arms.items()
     ]
-    cost = sum(sum(arms.values()) for arms in tuned.flops.values())
-    said = {"study": chosen.study, "out": str(folder), "digest": tuned.digest, "flops": cost, "chosen": choices}
-    _print(said | ({"trials": list(tuned.trials)} if as_json else {}), as_json)
+    said = {"study": chosen.study, "out": str(folder), "digest": tuned.digest, "flops": tuned.flops_total}
+    _print(said | {"chosen": choices} | ({"trials": list(tuned.trials)} if as_json else {}), as_json)
 
 
 @app.command()
@@ -210,10 +209,11 @@ def plan(
         if chosen.tuning:
             tuner = Tuner(study=chosen, plugin_paths=tuple(plugin or ()), only=only, cache=_cache())
             trials, tuned = tuner.known(folder / TUNING)
-            told = [part.describe(folder / TUNING) for part in trials]
-            summed = ("cached", "tokens", "flops", "flops_left", "seconds_per_worker_left")
-            said["tuning"] = {"stages": sum(len(part["stages"]) for part in told)}
-            said["tuning"] |= {name: sum(part[name] for part in told) for name in summed}
+            told = trials.describe(folder / TUNING)
+            said["tuning"] = {"stages": len(told["stages"])}
+            said["tuning"] |= {
+                name: told[name] for name in ("cached", "tokens", "flops", "flops_left", "seconds_per_worker_left")
+            }
         planned = make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache(), tuned=tuned)
     said |= planned.describe(folder)
     if not as_json and not stages:

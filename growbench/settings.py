@@ -44,12 +44,14 @@ class Tuned:
     """What tuning chose and what it rests on.
 
     trials: a row per task, arm, trial and seed (task, arm, trial, seed, its setting, status, loss in nats per token,
-    flops, chosen); flops: what an arm's trials cost, each distinct stage once, by task and arm.
+    flops, chosen); flops: what an arm's trials cost, each distinct stage once, by task and arm; flops_total: what all
+    cost, the sources that arms share once.
     """
 
     chosen: Chosen
     trials: Sequence[Mapping[str, Any]]
     flops: Mapping[str, Mapping[str, float]]
+    flops_total: float
 
     @property
     def digest(self) -> str:

@@ -20,7 +20,7 @@ from scipy.stats import qmc
 from growbench.paths import Arm, Builder
 from growbench.plan import Plan, selected, used_stages
 from growbench.settings import Chosen, Setting, Settings, Tuned
-from growbench.store import Store
+from growbench.store import Record, Store
 from growbench.study import Range, Study
 from growbench.tables import flops_spent, tables
 
@@ -104,8 +104,8 @@ class Tuner:
             cache=self.cache,
         )
 
-    def known(self, out: Path) -> tuple[list[Plan], Tuned | None]:
-        """The trials, and what was chosen in `out` before, None while some are left.
+    def known(self, out: Path) -> tuple[Plan, Tuned | None]:
+        """All trials, and what was chosen in `out` before, None while some are left.
 
         As long as sources are not chosen, the first trial's stand for them: grown arms cost the same on any.
         """
@@ -118,11 +118,13 @@ class Tuner:
                 raise _Unfinished
 
         try:
-            return found, self.run(out, look)
+            tuned = self.run(out, look)
         except _Unfinished:
-            if len(found) == 1 and (grown := self.plan(self._assumed(found[0]))).arms:
-                found.append(grown)
-            return found, None
+            tuned = None
+            if len(found) == 1:
+                found.append(self.plan(self._assumed(found[0])))
+        stages = {key: stage for plan in found for key, stage in plan.stages.items()}
+        return replace(found[0], stages=stages, arms=tuple(arm for plan in found for arm in plan.arms)), tuned
 
     def _assumed(self, plan: Plan) -> Chosen:
         chosen: dict[str, dict[str, Setting]] = {}
@@ -135,6 +137,7 @@ class Tuner:
         chosen: dict[str, dict[str, Setting]] = {}
         trials: list[dict[str, Any]] = []
         flops: dict[str, dict[str, float]] = {}
+        spent: dict[str, Record] = {}
         for grown in (False, True):
             plan = self.plan(chosen if grown else None)
             if not plan.arms:
@@ -148,7 +151,8 @@ class Tuner:
             trials += rows
             for (task, arm), cost in _costs(plan, out):
                 flops.setdefault(task, {})[arm] = cost
-        return Tuned(chosen=chosen, trials=trials, flops=flops)
+            spent |= {key: record for key, record in Store(out).records().items() if key in plan.stages}
+        return Tuned(chosen=chosen, trials=trials, flops=flops, flops_total=flops_spent([*spent.values()]))
 
     @property
     def _tuned_names(self) -> list[str]:

@@ -176,20 +176,38 @@ def test_folders_of_one_study_merge_and_others_are_refused() -> None:
         cli._merged([three, folder_of("0.1.1", "study: mine\nseeds: 3\n", "a")])
 
 
-Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+def test_fresh_seeds_merge_where_both_folders_were_tuned_alike() -> None:
+    first, fresh = (folder_of("0.1.0", f"study: quick\nseeds: 3\nfirst_seed: {n}\n", "a") for n in (0, 3))
+    assert cli._merged([first, fresh]) == first
+    settings = [{"learning_rate": rate, "weight_decay": None, "warmup": None} for rate in (0.01, 0.02)]
+    one, alike, other, more = (
+        {"tuned": {"chosen": {"pycode": dict(zip(("t/scratch", "t/zero_pad"), own, strict=False))}}}
+        for own in (settings, settings, settings[::-1], settings[:1])
+    )
+    assert cli._merged([first | one, fresh | alike]) == first | one
+    assert cli._merged([first | one, fresh | more]) == first | one  # an arm tuned in one of them alone
+    with pytest.raises(ValueError, match=r"^tuning chose differently for t/scratch \(pycode\) in the folders: write"):
+        cli._merged([first | one, fresh | other])
 
 
-def of_seed(tables: Tables, seed: int) -> Tables:
-    results, curves, stages = (frame[frame["seed"] == seed].reset_index(drop=True) for frame in tables)
-    return results, curves, stages
+Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
+
+
+def of_seed(seed: int) -> Tables:
+    results, curves, stages = report_data.tables()
+    measured = curves[["arm", "task", "seed", "budget", "tokens", "stage"]].drop_duplicates()
+    diagnostics = measured.assign(when="end", quantity="effective_rank", value=7.0)
+    results, curves, stages, diagnostics = (
+        frame[frame["seed"] == seed].reset_index(drop=True) for frame in (results, curves, stages, diagnostics)
+    )
+    return results, curves, stages, diagnostics
 
 
 def test_a_row_of_two_folders_counts_once_and_one_that_differs_is_refused() -> None:
-    tables = report_data.tables()
-    zero, one = of_seed(tables, 0), of_seed(tables, 1)
+    zero, one = of_seed(0), of_seed(1)
     both = cli._joined([zero, one])
     assert [len(frame) for frame in both] == [len(a) + len(b) for a, b in zip(zero, one, strict=True)]
-    slower = (zero[0].assign(wall_s=9.0), zero[1], zero[2].assign(wall_s=9.0))
+    slower = (zero[0].assign(wall_s=9.0), zero[1], zero[2].assign(wall_s=9.0), zero[3])
     for frame, expected in zip(cli._joined([zero, slower]), zero, strict=True):
         pd.testing.assert_frame_equal(frame, expected)
     changed = zero[0].copy()
@@ -197,26 +215,26 @@ def test_a_row_of_two_folders_counts_once_and_one_that_differs_is_refused() -> N
     changed.loc[last, "loss"] += 1e-6
     said = rf"the folders disagree on {re.escape(changed['arm'][last])} of seed 0 \({changed['task'][last]}, "
     with pytest.raises(ValueError, match=said):
-        cli._joined([zero, (changed, zero[1], zero[2])])
+        cli._joined([zero, (changed, *zero[1:])])
 
 
 @pytest.mark.parametrize("status", ["failed", "blocked"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_row_that_failed_in_one_folder_gives_way_to_the_other_s(status: str, turned: bool) -> None:
-    good = of_seed(report_data.tables(), 0)
+    good = of_seed(0)
     ok = good[0][good[0]["status"] == "ok"].iloc[0]
-    results, curves, stages = (frame.copy() for frame in good)
+    results, curves, stages, diagnostics = (frame.copy() for frame in good)
     arm = (results["arm"] == ok["arm"]) & (results["task"] == ok["task"])
     failed: dict[str, Any] = {"status": status, "reason": "no luck", "loss": 5.5}
     for column, value in failed.items():
         results.loc[arm, column] = value
-    curves["stage"] = curves["stage"].mask((curves["arm"] == ok["arm"]) & (curves["task"] == ok["task"]), "an old one")
+    for frame in (curves, diagnostics):
+        frame["stage"] = frame["stage"].mask((frame["arm"] == ok["arm"]) & (frame["task"] == ok["task"]), "an old one")
     stages.loc[0, ["status", "reason"]] = ["failed", "no luck"]
-    folders: list[Tables] = [good, (results, curves, stages)]
+    folders: list[Tables] = [good, (results, curves, stages, diagnostics)]
     joined = cli._joined(folders[::-1] if turned else folders)
-    for frame, expected, key in zip(
-        joined, good, (cli._ROW, [*cli._RUN, "kind", "tokens", "budget"], ["stage"]), strict=True
-    ):
+    keys = (cli._ROW, [*cli._RUN, "kind", "tokens", "budget"], ["stage"], [*cli._RUN, "tokens", "budget", "stage"])
+    for frame, expected, key in zip(joined, good, keys, strict=True):
         one, other = (f.sort_values(key, ignore_index=True) for f in (frame, expected))
         pd.testing.assert_frame_equal(one, other)
 
@@ -295,7 +313,7 @@ def test_a_run_writes_its_report_and_the_next_one_has_nothing_to_do(growbench_: 
     assert code == 0
     counted, narrowed, path = first.splitlines()
     assert (counted, path) == (f"{len(json.loads(planned)['stages'])} stages done, 0 were there.", str(page))
-    assert "without --only and --seeds" in narrowed
+    assert "without --only, --seeds and --first-seed" in narrowed
     assert "finished" in progress
     text = page.read_text()
     assert "All units &lt;b&gt;cloned&lt;/b&gt;, from a file outside the repository." in text
@@ -307,6 +325,67 @@ def test_a_run_writes_its_report_and_the_next_one_has_nothing_to_do(growbench_: 
     other = toy / "other.html"
     assert growbench_("report", str(out), "--out", str(other)) == (0, f"{other}\n", "")
     assert other.read_text() == page.read_text()
+
+
+TUNED = TOY + "tuning: {trials: 2, tokens: 1024, learning_rate: [0.001, 0.1]}\n"
+
+
+def test_a_tuned_study_is_tuned_first_once_and_says_so(growbench_: Run, toy: Path) -> None:
+    study, out = toy / "tuned.yaml", toy / "out"
+    study.write_text(TUNED)
+    chosen = [str(study), "--out", str(out), "--only", "zero_pad"]
+    words = ["--seeds", "1", "--first-seed", "3"]
+
+    def planned(*more: str) -> Any:
+        return json.loads(growbench_("plan", *chosen, *words, *more, "--json")[1])
+
+    before = planned()
+    assert (before["tuning"]["cached"], before["tuning"]["stages"]) == (0, 2 * 4 + 2 * 3)
+    assert before["notes"][0].startswith("tuning is not done")
+    code, _, progress = growbench_("run", *chosen, *words, "--workers", "1")
+    assert code == 0
+    assert f"[{2 * 4}/{2 * 4}] finished" in progress
+    digest = json.loads((out / "plan.json").read_text())["tuned"]["digest"]
+    results = pd.read_parquet(out / "results.parquet")
+    assert results["tuned"].all()
+    assert set(results["seed"]) == {3}
+
+    after = planned()
+    assert after["tuning"]["cached"] == after["tuning"]["stages"]
+    assert after["cached"] == len(after["stages"])
+    assert after["flops_left"] == after["tuning"]["flops_left"] == 0
+    stages = {path: path.stat().st_mtime_ns for path in out.rglob("stages/*")}
+    code, again, _ = growbench_("run", *chosen, *words, "--workers", "1")
+    assert (code, again.startswith("Nothing was left to do: all ")) == (0, True)
+    code, text, _ = growbench_("tune", *chosen, "--json")
+    said = json.loads(text)
+    assert (code, said["digest"]) == (0, digest)
+    assert {row["learning_rate"] for row in said["chosen"]} == set(results["learning_rate"])
+    assert said["flops"] >= after["tuning"]["flops"]  # which does not foresee what the growth itself takes
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("stages/*")} == stages
+
+    assert "tuning" not in planned("--untuned")
+    assert planned("--untuned")["notes"][0].endswith("no verdict rests on an untuned study")
+    code, _, _ = growbench_("run", *chosen[:1], *words, "--only", "scratch@0", "--out", str(toy / "plain"), "--untuned")
+    assert code == 0
+    assert not pd.read_parquet(toy / "plain" / "results.parquet")["tuned"].any()
+    assert not (toy / "plain" / "tuning").exists()
+
+
+def test_what_cannot_be_tuned_into_a_folder_is_said_first(growbench_: Run, toy: Path) -> None:
+    study = toy / "tuned.yaml"
+    study.write_text(TUNED)
+    code, out, err = growbench_("run", str(study), "--out", str(toy))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"growbench: {toy} holds fails.py and no study of growbench: give a new or an empty folder")
+    assert not (toy / "tuning").exists()
+    code, _, err = growbench_("tune", str(toy / "toy.yaml"))
+    assert (code, err) == (
+        2,
+        "growbench: the study toy has no tuning: give it one, as in the study claims-small\n",
+    )
+    code, _, err = growbench_("tune", str(study), "--out", str(toy / "new"), "--only", "zero_q")
+    assert (code, err.startswith("growbench: no arm matches 'zero_q': the arms are ")) == (2, True)
 
 
 def test_a_failing_arm_is_reported_and_the_others_go_on(growbench_: Run, toy: Path) -> None:

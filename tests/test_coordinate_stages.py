@@ -122,11 +122,9 @@ def test_only_drops_those_of_other_architectures(tmp_path: Path) -> None:
 def test_tuning_has_none(tmp_path: Path) -> None:
     tuning = {"trials": 2, "tokens": 20 * toy.STEP, "learning_rate": [0.001, 0.1]}
     study = toy.study(tmp_path, strategies=["scratch", "zero_pad"], tuning=tuning)
-    plans, _ = Tuner(study=study).known(tmp_path / "out")
-    assert len(plans) == 2
-    for plan in plans:
-        assert plan.arms
-        assert (checks(plan), plan.coordinates) == ([], ())
+    trials, _ = Tuner(study=study).known(tmp_path / "out")
+    assert {stage.kind for stage in trials.stages.values()} == {"init", "train", "grow", "cooldown"}
+    assert (checks(trials), trials.coordinates) == ([], ())
 
 
 CHANGED: dict[str, dict[str, Any]] = {

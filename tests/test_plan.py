@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from growbench import ledger
 from growbench.plan import Plan, make_plan
+from growbench.settings import Setting, Tuned
 from growbench.shape import Shape
 from growbench.store import Stage, Store
 from growbench.study import Study, read_study, shipped
@@ -230,6 +231,19 @@ def test_the_parametrization_and_the_data_and_the_seed_are_part_of_every_key(tmp
     assert before.stages.keys().isdisjoint(planned(tmp_path).stages.keys())
     seeds = {stage.key: stage.identity["seed"] for stage in of_arms(planned(tmp_path, seeds=2)).values()}
     assert sorted(seeds.values()).count(0) == len(seeds) / 2
+
+
+def test_fresh_seeds_share_nothing_with_the_others(tmp_path: Path) -> None:
+    def trained(**changes: Any) -> dict[str, int]:
+        plan = planned(tmp_path, **changes)
+        assert {arm.about["seed"] for arm in plan.arms} == set(plan.study.seed_numbers)
+        keys = {key for arm in plan.arms for point in arm.points for key in point.ladder}
+        return {key: plan.stages[key].identity["seed"] for key in keys}
+
+    first, fresh = trained(seeds=2), trained(seeds=2, first_seed=2)
+    assert (set(first.values()), set(fresh.values())) == ({0, 1}, {2, 3})
+    assert trained(seeds=4) == first | fresh
+    assert len(first) == len(fresh)
 
 
 @pytest.mark.parametrize(
@@ -499,3 +513,24 @@ def test_the_plan_notes_what_a_reader_would_hold_against_the_study(tmp_path: Pat
     assert "nothing grows" in notes(strategies=["scratch", "zero_pad"], ladders=small)
     long = notes(strategies=["scratch", "zero_pad"], budget={"tokens": 160 * toy.STEP})
     assert "is read 1.4 times" in long  # 10,240 of 7,200 bytes
+    tuning = {"trials": 3, "tokens": 20 * toy.STEP, "learning_rate": [0.001, 0.1]}
+    assert notes(strategies=["scratch", "zero_pad"], tuning=tuning) == (
+        "tuning is not done: until it is, stages are those of the study's own learning rate"
+    )
+
+
+@pytest.mark.parametrize(("rates", "count"), [((0.01, 0.01), 0), ((0.01, 0.1), 1), ((0.001, 0.1), 2)])
+def test_a_choice_at_the_edge_of_what_was_tried_is_said(rates: tuple[float, float], count: int, tmp_path: Path) -> None:
+    study = toy.study(tmp_path, strategies=["scratch", "zero_pad"])
+    arms = dict(zip(("transformer/scratch", "transformer/zero_pad"), map(setting, rates), strict=True))
+    trials = [{"arm": arm, "learning_rate": rate} for arm in arms for rate in (0.01, 0.1, 0.001)]
+    tuned = Tuned(chosen={study.tasks[0].label: arms}, trials=trials, flops={}, flops_total=0.0)
+    said = (
+        f"{count} of 2 arms, counted by task, chose the smallest or largest learning rate tried: "
+        "widen tuning.learning_rate"
+    )
+    assert make_plan(study, tuned=tuned).describe()["notes"] == ([said] if count else [])
+
+
+def setting(rate: float) -> Setting:
+    return Setting(learning_rate=rate)

@@ -75,6 +75,40 @@ def test_a_spec_is_a_name_a_name_with_an_argument_or_a_mapping() -> None:
     assert study.train.learning_rate == 0.01  # "1e-2" is text to YAML, a number to everyone else
 
 
+TUNING = {"trials": 4, "tokens": 2048, "learning_rate": [0.001, 0.1]}
+
+
+def test_a_range_is_written_as_two_ends_and_a_study_can_be_left_untuned() -> None:
+    study = parse_study(changed(tuning=TUNING | {"warmup": [0.01, 0.3]}, first_seed=7), "small.yaml")
+    assert study.tuning is not None
+    assert (study.tuning.learning_rate.low, study.tuning.learning_rate.high) == (0.001, 0.1)
+    assert study.model_dump()["tuning"]["warmup"] == [0.01, 0.3]
+    assert parse_study(study.to_yaml(), "again") == study
+    untuned = study.at(untuned=True)
+    assert untuned.tuning is None
+    assert untuned == parse_study(changed(first_seed=7), "small.yaml")
+    assert list(study.at(first_seed=3, seeds=4).seed_numbers) == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("budget", "room"),
+    [
+        ({"split": [0.2], "points": [1.0], "cooldown": 0.5}, 0.2),  # before the first growth
+        ({"split": [0.5], "points": [0.75, 1.0], "cooldown": 0.2}, 0.1),  # from growth to the first cooldown
+        ({"split": [0.7], "points": [1.0], "cooldown": 0.1}, 0.2),
+    ],
+)
+def test_a_warm_up_has_room_from_scratch_and_after_growth(budget: dict[str, Any], room: float) -> None:
+    study = parse_study(changed(budget=budget | {"warmup": 0.0}), "small.yaml")
+    assert study.budget.room == pytest.approx(room)
+    fits = {"tuning": TUNING | {"warmup": [0.01, room - 1e-6]}, "budget": budget}
+    assert parse_study(changed(**fits), "small.yaml").tuning is not None
+    with pytest.raises(
+        ValueError, match=rf"tuning\.warmup reaches .*, and from {room:g} on a warm-up does not end bef"
+    ):
+        parse_study(changed(**fits | {"tuning": TUNING | {"warmup": [0.01, room + 1e-6]}}), "small.yaml")
+
+
 def test_strategies_are_added_once() -> None:
     study = parse_study(changed(), "small.yaml").at(strategies=["mine", "scratch"])
     assert [spec.name for spec in study.strategies] == ["scratch", "zero_pad", "zero_pad", "mine"]
@@ -170,6 +204,46 @@ def test_a_study_cannot_be_changed() -> None:
         (
             {"schedules": {"x\x07": {}}},
             "small.yaml: 'x\\x07' holds a line break or another control character: remove it",
+        ),
+        (
+            {"first_seed": 999_999},
+            "small.yaml: seeds from 1,000,000 on are for tuning alone: lower first_seed or seeds",
+        ),
+        ({"first_seed": -1}, "small.yaml: first_seed: must be greater than or equal to 0, not -1"),
+        (
+            {"tuning": TUNING | {"trials": 1}},
+            "small.yaml: tuning: trials must be 2 or more: one leaves nothing to choose from",
+        ),
+        (
+            {"tuning": TUNING | {"learning_rate": [0.1, 0.001]}},
+            "small.yaml: tuning.learning_rate: give a range as [low, high], low first, not [0.1, 0.001]",
+        ),
+        (
+            {"tuning": TUNING | {"learning_rate": 0.1}},
+            "small.yaml: tuning.learning_rate: give a range as [low, high], not 0.1",
+        ),
+        (
+            {"tuning": TUNING | {"learning_rate": [0.0, 0.1]}},
+            "small.yaml: tuning.learning_rate.low: must be greater than 0, not 0.0",
+        ),
+        (
+            {"tuning": TUNING | {"warmup": [0.1, 1.0]}},
+            "small.yaml: tuning: warmup is a fraction of the budget: its range must end below 1, not 1",
+        ),
+        (
+            {"tuning": TUNING | {"tokens": 100}},
+            "small.yaml: tuning.tokens 100 cannot be met in steps of 32 (batch × context): give 96 or 128",
+        ),
+        (
+            {"tuning": TUNING | {"tokens": 20}},
+            "small.yaml: tuning.tokens 20 cannot be met in steps of 32 (batch × context): give 32",
+        ),
+        ({"tuning": TUNING | {"trails": 4}}, "small.yaml: tuning has no key 'trails': did you mean trials?"),
+        ({"tuning": {"trials": 4, "tokens": 2048}}, "small.yaml: tuning lacks the key 'learning_rate'"),
+        (
+            {"tuning": TUNING | {"warmup": [0.1, 0.3]}, "schedules": {"late": {"split": [0.8]}}},
+            "small.yaml: tuning.warmup reaches 0.3 of the budget, and from 0.1 on a warm-up does not end before the "
+            "next growth or cooldown: lower the end of its range",
         ),
         (
             {"strategies": ["scratch", "scratch"]},

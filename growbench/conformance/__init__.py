@@ -15,6 +15,8 @@ from typing import Any, Generic, Literal, TypeVar
 from growbench import plugins
 from growbench.plugins import KINDS, Plugin
 
+CHECKED = ("strategy", "task")
+"""The kinds of plugin that have checks."""
 Status = Literal["passed", "failed", "exempt"]
 S = TypeVar("S", bound="Subject")
 
@@ -205,12 +207,12 @@ def _recognise(given: str, extra: tuple[Path, ...]) -> tuple[Plugin, str, tuple[
         path = Path(given).resolve()
         if not path.is_file():
             raise ValueError(f"there is no file {given}: give the path of a plugin file, or a name that is listed")
-        known = [plugin for kind in KINDS for plugin in plugins.discover(kind).values()]
+        known = [plugin for kind in CHECKED for plugin in plugins.discover(kind).values()]
         paths = extra if any(plugin.path == path for plugin in known) else (*extra, path)
-        found = [plugin for kind in KINDS for plugin in plugins.discover(kind, paths).values() if plugin.path == path]
+        found = [plugin for kind in CHECKED for plugin in plugins.discover(kind, paths).values() if plugin.path == path]
         return found[0], "", paths
     name, _, argument = given.partition(":")
-    named = {kind: plugins.discover(kind, extra) for kind in KINDS}
+    named = {kind: plugins.discover(kind, extra) for kind in CHECKED}
     kinds = [kind for kind, listed in named.items() if name in listed]
     if not kinds:
         every = [known for listed in named.values() for known in listed]
