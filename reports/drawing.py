@@ -43,7 +43,8 @@ NAMED = 18
 class Figure:
     """A picture that can be read without seeing it. `name` is unique on a page; `table` holds what is drawn.
 
-    key: each arm named beside the plot, in that order, with its swatch (SVG): the names again where a page is narrow.
+    key: each arm named beside the plot, in that order, with its swatch (SVG): the names again where a page is narrow;
+    beneath: the plot names none, so that its key always stands there.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Figure:
     svg: str
     table: pd.DataFrame
     key: Sequence[tuple[str, str]] = ()
+    beneath: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +188,24 @@ def canvas(height: float, *places: tuple[float, float]) -> tuple[Canvas, list[Ax
     return drawn, plots
 
 
+def grid(number: int, *, columns: int = 3, height: float = 2.1, shared: bool = True) -> tuple[Canvas, list[Axes]]:
+    """A figure of small plots, row by row; on a shared scale only the first of a row has numbers at its side."""
+    columns, rows = max(1, min(columns, number)), -(-number // columns)
+    whole = rows * height + 0.1
+    drawn, width, plots = Canvas(figsize=(WIDTH, whole)), 0.9 / columns, list[Axes]()
+    for k in range(number):
+        row, column = divmod(k, columns)
+        bottom = 1 - ((row + 1) * height - 0.38) / whole
+        axes = drawn.add_axes(
+            (0.1 + column * width, bottom, width - (0.03 if shared else 0.06), (height - 0.72) / whole)
+        )
+        axes.set_axisbelow(True)
+        sns.despine(ax=axes)
+        axes.tick_params(labelleft=column == 0 or not shared)
+        plots.append(axes)
+    return drawn, plots
+
+
 def plot(names: int) -> tuple[Canvas, Axes]:
     """A figure with one plot and room on its right for so many names."""
     drawn, (axes,) = canvas(max(3.8, 0.9 + LINE * names), (0.115, 0.475))
@@ -310,10 +330,10 @@ def _themed(colour: str) -> str:
 
 def key(ends: Sequence[tuple[Look, float, float, str]]) -> list[tuple[str, str]]:
     """Name and swatch of each arm, in the order of `labels`."""
-    return [(text, _swatch(look)) for look, _, _, text in sorted(ends, key=lambda end: (-end[2], end[0].label))]
+    return [(text, swatch(look)) for look, _, _, text in sorted(ends, key=lambda end: (-end[2], end[0].label))]
 
 
-def _swatch(look: Look) -> str:
+def swatch(look: Look) -> str:
     """A stretch of the arm's line with its marker."""
     style = MarkerStyle(look.marker)
     path = style.get_path().transformed(style.get_transform() + Affine2D().scale(7, -7))

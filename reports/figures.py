@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from growbench.reports import drawing, summary, words
-from growbench.reports.drawing import INK, Figure, Look
+from growbench import stats
+from growbench.reports import drawing, saved, summary, words
+from growbench.reports.drawing import INK, MUTED, Figure, Look
 
 End = tuple[Look, float, float, str]
 
@@ -103,7 +104,7 @@ def loss_vs_compute(
     metric = summary.metric(rows[rows["task"] == task])
 
     named = _named(mine)
-    more, ends = len(set(means["arm"]) - named), list[End]()
+    more, ends, law = len(set(means["arm"]) - named), list[End](), ""
 
     canvas, axes = drawing.plot(means["arm"].nunique() - more)
     drawn = points[points["scored"] & points["x"].notna()]
@@ -123,6 +124,7 @@ def loss_vs_compute(
             else:
                 _faint_line(axes, look[str(arm)], mean["x"], mean["y"])
         drawing.labels(axes, ends, more)
+        law = _law(axes, rows[(rows["task"] == task) & (rows["architecture"] == architecture)], cost)
     else:
         drawing.empty(axes, "no finished run at matched size")
     axes.set_xlabel(f"cost in FLOPs, view {view} (log scale)")
@@ -143,7 +145,7 @@ def loss_vs_compute(
         name=drawing.slug("cost", view, task, architecture),
         title=f"Loss against compute, {drawing.short(architecture)} on {drawing.short(task)}, view {view}",
         reads=reads,
-        caption=caption + (UNGROWN if beside.any() else "") + _faint(more) + _limit(metric),
+        caption=caption + law + (UNGROWN if beside.any() else "") + _faint(more) + _limit(metric),
         key=drawing.key(ends),
         table=means.rename(
             columns={"x": f"cost, {view} (FLOPs)", "score": f"mean loss ({metric.unit})", "budget": "budget (tokens)"}
@@ -161,6 +163,20 @@ def _cost_line(axes: Axes, look: Look, mean: pd.DataFrame, trunk: pd.DataFrame, 
     last = mean.iloc[-1]
     off = f" ({int(last['unscored'])}/{int(last['seeds'])} unfinished)" if last["unscored"] else ""
     return look, float(last["x"]), float(last["y"]), look.label + off
+
+
+def _law(axes: Axes, rows: pd.DataFrame, cost: str) -> str:
+    """Scratch's power law as a dashed line, thinner where it is extrapolated; what the caption says of it."""
+    fitted = saved.laws(rows[rows["ranked"] & rows["headline"]], cost=cost)
+    if fitted.empty:
+        return ""
+    fit = fitted.iloc[0]
+    if not fit["converged"]:
+        return f" No power law of scratch is drawn: {fit['why']}."
+    low, high = axes.get_xlim()
+    line = stats.predict(fit, np.geomspace(max(low, 0.8 * fit["cost_low"]), high, 60).tolist())
+    axes.plot(line["cost"], line["loss"], color=MUTED, lw=0.9, ls=(0, (4, 3)), zorder=1.4)
+    return " The grey dashed line is a power law through scratch’s means, for the eye."
 
 
 def _faint_line(axes: Axes, look: Look, x: pd.Series, y: pd.Series) -> None:
@@ -311,7 +327,8 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
         caption="Loss of an arm minus scratch's, seed by seed, at the full budget, on one scale; the bar is the mean. "
         f"Scratch has the arm's own shape{apart}. Left of zero the arm ends lower than scratch. At equal FLOPs, "
         "scratch's loss is interpolated, linearly in the logarithm of FLOPs, between its own cooled budget points on "
-        "either side of the arm's cost. Points only: no interval and no test. Seeds without a finished loss are not "
+        "either side of the arm's cost. Points and means; intervals and tests "
+        "are in the tables. Seeds without a finished loss are not "
         "drawn, but count in the mean at equal tokens; at equal FLOPs an arm with one has no mean.",
         table=_difference_table(compared, metric.unit),
     )

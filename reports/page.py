@@ -17,7 +17,20 @@ import yaml
 from markupsafe import Markup
 
 from growbench import stats
-from growbench.reports import drawing, figures, prose, summary, tables, verdicts, words
+from growbench.reports import (
+    contrasts,
+    drawing,
+    figures,
+    growth,
+    prose,
+    saved,
+    summary,
+    tables,
+    tuning,
+    verdicts,
+    words,
+)
+from growbench.reports import coordinates as checks
 from growbench.results import CURVES, STAGES
 
 _UNSEEN = {*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)} - {ord(kept) for kept in "\t\n\r"}
@@ -42,14 +55,18 @@ def render(
     rows = summary.annotate(results)
     curves, stages = summary.score(summary.tidy(curves, CURVES), rows), summary.tidy(stages, STAGES)
     spec = yaml.safe_load(provenance.get("study") or "") or {}
-    cells = list(rows[summary.CELL].dropna().drop_duplicates().itertuples(index=False, name=None))
+    look = drawing.looks(rows)
+    cells = summary.cells(rows)
     last = summary.finals(rows)
+    compared = summary.finals(summary.beside_scratch(rows))
+    compared = compared[compared["ranked"]]
+    tests_of = {str(task): contrasts.of_table(own) for task, own in compared.groupby("task", sort=False)}
     css, js = _resource("page.css"), _resource("page.js")
     return _environment().get_template("page.html").render(
         growbench=provenance.get("growbench", "of unknown version"),
         study=next(iter(rows["study"].dropna()), spec.get("study", "unnamed")),
         about=spec.get("about", ""),
-        banners=prose.banners(rows, provenance),
+        banners=prose.banners(rows, provenance, claims),
         facts=prose.facts(rows, spec),
         verdicts=verdicts.verdicts(claims, tests, rows, provenance),
         margin=words.percent(np.expm1(stats.MARGIN)),
@@ -57,9 +74,19 @@ def render(
         lead=prose.lead(rows),
         gaps=summary.gaps(rows, spec, provenance.get("planned_rows")),
         answers=prose.answers(rows, cells),
-        tasks=_figures(rows, curves, cells),
+        tasks=_figures(rows, curves, cells, look),
+        growth=_by_task(growth.growth(diagnostics, rows, look)),
+        coordinates=[] if coordinates is None or coordinates.empty else [
+            _shown(figure) for figure in checks.draw(coordinates)
+        ],
+        grids=[grid for task in tests_of if (grid := tables.grid(compared, task, tests_of))],
+        tuning=_with_figures(tuning.tuning(provenance, spec, rows, look)),
         views=summary.VIEWS,
-        matched=[tables.matched(rows, task) for task in summary.unique(last[last["ranked"]]["task"])],
+        matched=[
+            {"table": tables.matched(rows, compared, task, own), "notes": own.notes, "tested": bool(own.arms)}
+            for task, own in tests_of.items()
+        ],
+        tested=prose.tested(rows),
         midway=[table for task in summary.unique(rows["task"]) for table in tables.midway(rows, task)],
         sterile=prose.sterile(last),
         unmatched=[tables.unmatched(rows, task) for task in summary.unique(summary.others(rows)["task"])],
@@ -101,9 +128,23 @@ def _resource(name: str) -> str:
     return (files("growbench.reports") / name).read_text(encoding="utf-8").strip()
 
 
-def _figures(rows: pd.DataFrame, curves: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Per task: the cost views, the token curves and the paired differences, an entry per architecture in each."""
-    look = drawing.looks(rows)
+def _with_figures(section: dict[str, Any]) -> dict[str, Any]:
+    """A section with its figures ready for the template."""
+    return section | {"figures": [_shown(figure) for figure in section["figures"]]}
+
+
+def _by_task(section: dict[str, Any]) -> dict[str, Any]:
+    """The same of a section with tasks."""
+    return section | {"tasks": [_with_figures(task) for task in section["tasks"]]}
+
+
+def _figures(
+    rows: pd.DataFrame, curves: pd.DataFrame, cells: Sequence[tuple[str, str]], look: dict[str, drawing.Look]
+) -> list[dict[str, Any]]:
+    """Per task: the cost views, the token curves and the paired differences, an entry per architecture in each.
+
+    Each view also holds the compute-saved curves, their means and the power laws.
+    """
     found = []
     for task in dict(cells):
         drawn = [
@@ -112,9 +153,15 @@ def _figures(rows: pd.DataFrame, curves: pd.DataFrame, cells: Sequence[tuple[str
             if of == task
         ]
         *views, tokens, paired = (list(kind) for kind in zip(*drawn, strict=True))
-        named = zip(summary.VIEWS.items(), views, strict=True)
-        shown = [{"name": name, "counts": counts, "figures": kind} for (name, (_, counts)), kind in named]
-        found.append({"name": task, "views": shown, "tokens": tokens, "paired": paired})
+        curve, means, notes = saved.curves(rows, task)
+        places = [architecture for of, architecture in cells if of == task]
+        shown = []
+        for (name, (_, counts)), kind in zip(summary.VIEWS.items(), views, strict=True):
+            where = [{"task": task, "architecture": place, "view": name} for place in places]
+            more = [_shown(one) for at in where if (one := saved.figure(curve, rows, look, **at))]
+            shown.append({"name": name, "counts": counts, "figures": kind, "saved": more})
+        told = {"saved": saved.table(means, task) if len(means) else None, "laws": saved.fits(rows, task)}
+        found.append({"name": task, "views": shown, "tokens": tokens, "paired": paired, "notes": notes} | told)
     return found
 
 
@@ -124,6 +171,7 @@ def _shown(figure: drawing.Figure) -> dict[str, Any]:
         "title": figure.title,
         "caption": figure.caption,
         "svg": Markup(figure.svg),  # matplotlib escapes its texts, drawing.py its title and description
+        "beneath": figure.beneath,
         "key": [(label, Markup(swatch)) for label, swatch in figure.key],  # numbers and colours of drawing.py alone
         "data": tables.drawn(figure),
     }

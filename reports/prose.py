@@ -9,12 +9,13 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from growbench.reports import summary, words
+from growbench import stats
+from growbench.reports import summary, verdicts, words
 
-SEEDS_FOR_A_VERDICT = 5
 
-
-def banners(rows: pd.DataFrame, provenance: Mapping[str, Any]) -> list[dict[str, str]]:
+def banners(
+    rows: pd.DataFrame, provenance: Mapping[str, Any], claims: pd.DataFrame | None = None
+) -> list[dict[str, str]]:
     """What a reader must know before any number: a word and a sentence each."""
     if rows.empty:
         return [{"word": "Empty.", "text": "No result has been written yet."}]
@@ -24,10 +25,13 @@ def banners(rows: pd.DataFrame, provenance: Mapping[str, Any]) -> list[dict[str,
         if rows["tuned"].fillna(False).any():
             found[-1]["text"] = "The learning rate was tuned for some arms only."
     seeds = words.plural(rows["seed"].nunique(), "seed")
-    if rows["seed"].nunique() < SEEDS_FOR_A_VERDICT:
+    if rows["seed"].nunique() < stats.SEEDS:
         found.append({"word": f"Screening: {seeds}, no test is shown.", "text": "Points only."})
+    elif claims is None or claims.empty:
+        found.append({"word": "No verdict.", "text": f"Intervals and tests are of {seeds}; no claim was looked at."})
     else:
-        found.append({"word": "No test is shown.", "text": f"Points and mean differences over {seeds}."})
+        said = f"{verdicts.counts(claims)}, of {words.plural(len(claims), 'claim')}, with {seeds}."
+        found.append({"word": "Verdicts.", "text": said})
     bad = rows[~rows["scored"]]["arm"].nunique()
     if bad:
         text = f"{words.plural(bad, 'arm')} did not always finish, scored as the uniform predictor: see Failures."
@@ -114,9 +118,28 @@ def lead(rows: pd.DataFrame) -> str:
         )
     if (rows["sterile"].fillna("") != "").any():
         said += " Sterile controls are not counted."
-    if rows["seed"].nunique() < SEEDS_FOR_A_VERDICT:
+    if rows["seed"].nunique() < stats.SEEDS:
         return f"{said} With {words.plural(rows['seed'].nunique(), 'seed')} these are points, and nothing is decided."
-    return f"{said} No test has been made, and nothing is decided."
+    return f"{said} These are means; their intervals and tests are under At matched size, what they decide is above."
+
+
+def tested(rows: pd.DataFrame) -> str:
+    """What is tested in the tables of arms at matched size, or why nothing is."""
+    seeds = rows["seed"].nunique()
+    if seeds < stats.SEEDS:
+        return (
+            f"There are points only, no interval and no test: this study has {words.plural(seeds, 'seed')}, and a test "
+            f"needs {stats.SEEDS}."
+        )
+    untuned = "" if rows["tuned"].fillna(False).all() else (
+        " As not every arm is tuned, these tests hold for the settings that the arms were given, and decide no claim."
+    )  # fmt: skip
+    return (
+        "Against scratch: the mean log ratio of an arm’s loss to that of scratch at equal tokens, as a change in "
+        "percent, with its 95 % interval; beneath the difference at equal FLOPs stands the interval of that in "
+        "percent. p is adjusted by Holm over the arms of the table that are set beside scratch. Arms of the study’s "
+        f"own schedule that share a letter are not told apart by any test.{untuned}"
+    )
 
 
 def _rival(record: Mapping[str, Any], rows: pd.DataFrame) -> str:

@@ -3,7 +3,7 @@
 One idea: an arm is judged by its rows at the full budget, beside the from-scratch rows of the same architecture, rung,
 shape, task and seed. `finals` picks those rows, `annotate` names their reference, and everything else is a mean over
 seeds of a value or of a difference paired by seed. What a task is judged by is its `metric`, and `score` is a row's
-loss in it. No test is made here: these are points.
+loss in it. These are points; tests are made in contrasts.py.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from growbench import stats
 from growbench.reports import words
 from growbench.results import RESULTS, UNSCORED, Column
 
@@ -32,6 +33,18 @@ PURPOSES = {
 """What `flops` is spent on: the four add up to it."""
 
 CELL = ["task", "architecture"]
+
+
+def cells(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Each task with the architectures that grow on it, or with all of them where none does.
+
+    An architecture that is trained from scratch alone has nothing to compare with by itself: it is in the tables.
+    """
+    found = []
+    for task, own in rows.dropna(subset=CELL).groupby("task", sort=False):
+        growing = own[(own["growth_steps"] > 0).fillna(False).astype(bool)]
+        found += [(str(task), name) for name in unique((own if growing.empty else growing)["architecture"])]
+    return found
 
 
 def tidy(frame: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
@@ -118,11 +131,7 @@ def _refer(rows: pd.DataFrame) -> pd.DataFrame:
 
 def full_budget(rows: pd.DataFrame) -> int | None:
     """The largest budget point at matched size, in tokens (a source trained on may get more); None without rows."""
-    budgets = rows.loc[rows["ranked"], "budget"].dropna()
-    if budgets.empty:
-        budgets = rows.groupby("arm")["budget"].max().dropna()
-        return None if budgets.empty else int(budgets.min())
-    return int(budgets.max())
+    return None if rows["budget"].dropna().empty else stats.full_budget(rows)
 
 
 def finals(rows: pd.DataFrame) -> pd.DataFrame:
@@ -160,12 +169,33 @@ def references(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def paired(rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds `scratch` (the score of the row's reference: same task, seed, budget), `difference`, `ratio`."""
+    """Adds `scratch` (the score of the row's reference: same task, seed, budget), `difference`, `ratio`.
+
+    Also `refused`: why rows of matched size must not be compared with it; they have no difference then.
+    """
     on = ["task", "reference", "seed", "budget"]
     joined = rows.merge(references(rows)[[*on, "score"]].rename(columns={"score": "scratch"}), on=on, how="left")
+    reasons = refusals(rows)
+    joined["refused"] = [reasons.get(key, "") for key in joined[["task", "arm"]].itertuples(index=False, name=None)]
+    joined["scratch"] = joined["scratch"].where(joined["refused"] == "")
     joined["difference"] = joined["score"] - joined["scratch"]
     joined["ratio"] = joined["score"] / joined["scratch"]
     return joined
+
+
+def refusals(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Why arms of matched size must not be compared with their reference, by task and arm: data, tokens, size."""
+    found, scratch = {}, dict(tuple(references(rows).groupby(["task", "reference", "budget"])))
+    for (task, arm, reference, budget), mine in rows[rows["matched"].astype(bool)].groupby(
+        ["task", "arm", "reference", "budget"], sort=False
+    ):
+        if arm == reference or (task, reference, budget) not in scratch:
+            continue
+        try:
+            stats.refuse_unequal(mine, scratch[task, reference, budget])
+        except ValueError as error:
+            found[str(task), str(arm)] = str(error)
+    return found
 
 
 def read_off(flops: float, points: pd.DataFrame) -> tuple[float, str]:
@@ -201,11 +231,13 @@ def beside_scratch(rows: pd.DataFrame) -> pd.DataFrame:
     found = paired(rows)
     found = found[(found["budget"] == full_budget(rows)).fillna(False) | ~found["top"]].copy()
     read = [
-        read_off(flops, reference.get(key, nothing)) if scored else (np.nan, "a seed did not finish")
-        for key, flops, scored in zip(
-            found[on].itertuples(index=False, name=None), found["flops"], found["scored"], strict=True
+        (np.nan, "must not be compared") if refused
+        else read_off(flops, reference.get(key, nothing)) if scored
+        else (np.nan, "a seed did not finish")
+        for key, flops, scored, refused in zip(
+            found[on].itertuples(index=False, name=None), found["flops"], found["scored"], found["refused"], strict=True
         )
-    ]
+    ]  # fmt: skip
     found["at_flops"] = np.array([score for score, _ in read], dtype="float64")
     found["note"] = [note for _, note in read]
     found["difference_flops"] = found["score"] - found["at_flops"]
@@ -337,6 +369,7 @@ def gaps(rows: pd.DataFrame, spec: Mapping[str, Any], planned: int | None = None
     wanted = {str(entry["name"] if isinstance(entry, dict) else entry) for entry in spec.get("strategies") or ()}
     found += [f"The strategy {name} has no result." for name in sorted(wanted - set(unique(rows["strategy"])))]
     found += _lacking_seeds(rows, spec)
+    found += [f"{arm} on {task} is not compared with scratch: {why}." for (task, arm), why in refusals(rows).items()]
     for (task, architecture), group in rows.groupby(CELL, sort=True):
         if baseline(group[group["ranked"]]).empty:
             found.append(f"No from-scratch run of {architecture} on {task}: nothing can be compared with it.")

@@ -12,6 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from growbench.reports import drawing, summary, words
+from growbench.reports.contrasts import Tested, of_table
 from growbench.results import CURVES, RESULTS, STAGES, Column
 
 Record = Mapping[Any, Any]
@@ -100,7 +101,8 @@ def breaking(arm: str) -> Markup:
 def _by_seed(record: Record) -> Cell:
     one = Markup('<span class="sub" data-seed="{}" data-score="{}">{}: {}</span>')
     scores = zip(record["seeds"], record["scores"], strict=True)
-    return Cell(text=Markup(" ").join(one.format(seed, repr(value), seed, words.loss(value)) for seed, value in scores))
+    listed = Markup(" ").join(one.format(seed, repr(value), seed, words.loss(value)) for seed, value in scores)
+    return Cell(text=Markup('<span class="seeds">{}</span>').format(listed))
 
 
 def _shape(record: Record) -> Cell:
@@ -123,7 +125,7 @@ SIZE: tuple[Spec, ...] = (
 )
 
 
-def _under(shown: Cell, below: str) -> Cell:
+def under(shown: Cell, below: str) -> Cell:
     """A cell with a smaller line below its number, or the reason why it has none."""
     kind = "sub" if shown.value is not None else "sub why"
     return Cell(text=Markup('{}<span class="{}">{}</span>').format(shown.text, kind, below), value=shown.value)
@@ -142,21 +144,55 @@ def _per_token(metric: summary.Metric) -> list[Spec]:
     return [] if metric.scale == 1 else [_number("loss per token", "loss", words.loss, RESULTS["loss"].unit)]
 
 
-def _beside(metric: summary.Metric) -> list[Spec]:
+def _beside(metric: summary.Metric, tests: Tested) -> list[Spec]:
     """Mean paired differences to scratch: at equal tokens with the ratio, at equal FLOPs or why there is none."""
 
     def tokens(record: Record) -> Cell:
         shown = formatted(words.signed, record["difference"])
-        return shown if shown.value is None else _under(shown, words.ratio(record["ratio"], 4))
+        return under(shown, record["refused"] if shown.value is None else words.ratio(record["ratio"], 4))
 
     def flops(record: Record) -> Cell:
-        shown = formatted(words.signed, record["difference_flops"])
-        return shown if shown.value is not None else _under(shown, record["note"])
+        shown, own = formatted(words.signed, record["difference_flops"]), tests.arms.get(record["arm"])
+        if shown.value is None:
+            return under(shown, record["note"])
+        return under(shown, words.interval(own["low_flops"], own["high_flops"])) if own else shown
 
     return [
         (Head(text="minus scratch, equal tokens", unit=metric.unit, number=True), tokens),
         (Head(text="minus scratch, equal FLOPs", unit=metric.unit, number=True), flops),
     ]
+
+
+def _tests(tests: Tested) -> list[Spec]:
+    """Each arm against its reference: the log ratio in percent, p, what could be seen, and the arms it is tied with."""
+    own = tests.arms
+
+    def spec(head: Head, form: Callable[[Any], str], name: str, below: Callable[[Record], str]) -> Spec:
+        def shown(record: Record) -> Cell:
+            row = own.get(record["arm"])
+            return Cell(text=words.DASH) if row is None else under(formatted(form, row[name]), below(row))
+
+        return head, shown
+
+    def p(row: Record) -> str:
+        single = "" if words.missing(row["p"]) else f"unadjusted {words.p(row['p'])}"
+        signs = "" if words.missing(row["p_sign"]) else f"sign flips {words.p(row['p_sign'])}"
+        return "; ".join(filter(None, (single, signs)))
+
+    effect = Head(text="against scratch, 95 %", unit="% of the loss", number=True)
+    seen = Head(text="detectable", unit="80 % power; r within seeds", number=True)
+    specs = [
+        spec(effect, words.change, "effect", lambda row: words.interval(row["low"], row["high"]) or row["why"]),
+        spec(Head(text="p, Holm", number=True), words.p, "p_holm", p),
+        spec(
+            seen,
+            lambda value: words.change(value).lstrip("+"),
+            "detectable",
+            lambda row: "" if words.missing(row["correlation"]) else f"r {words.fixed(row['correlation'], 2)}",
+        ),
+        (Head(text="tied"), lambda record: Cell(text=tests.letters.get(record["arm"], words.DASH))),
+    ]
+    return specs if own or tests.letters else []
 
 
 Reference = Callable[[Record], Record | None]
@@ -170,7 +206,7 @@ def _costs(reference: Reference) -> list[Spec]:
             shown, scratch = formatted(words.flops, record[column]), reference(record)
             if shown.value is None or scratch is None or not scratch[column]:
                 return shown
-            return _under(shown, f"{words.ratio(record[column] / scratch[column])} scratch")
+            return under(shown, f"{words.ratio(record[column] / scratch[column])} scratch")
 
         return Head(text=f"cost, {view}", number=True), cell
 
@@ -189,8 +225,8 @@ def _headline(rows: pd.DataFrame) -> Reference:
     return lambda record: records.get(record["architecture"])
 
 
-def _same_size(rows: pd.DataFrame, metric: summary.Metric, **fields: Any) -> Table:
-    """Arms of one size beside from-scratch rows of that size."""
+def _same_size(rows: pd.DataFrame, metric: summary.Metric, tests: Tested, **fields: Any) -> Table:
+    """Arms of one size beside from-scratch rows of that size, with their tests where there are any."""
     records = summary.by_arm(rows)
 
     def kind(record: Record) -> str:
@@ -200,31 +236,68 @@ def _same_size(rows: pd.DataFrame, metric: summary.Metric, **fields: Any) -> Tab
         ARM,
         SHAPE,
         *_losses(metric, records),
-        *_beside(metric),
+        *_beside(metric, tests),
+        *_tests(tests),
         *_per_token(metric),
         *_costs(_own(rows)),
         _number("weights", "params_non_embedding", words.count, "non-embedding"),
         *SIZE,
-        _number("growth gap", "growth_gap", words.significant, "logits"),
-        _number("loss jump at growth", "growth_loss_jump", words.signed, RESULTS["growth_loss_jump"].unit),
-        _number("alive share", "alive_share", words.percent),
         STATUS,
     ]
     return make(records, specs, kind, sortable=True, **fields)
 
 
-def matched(rows: pd.DataFrame, task: str) -> Table:
-    """Every ranked arm of a task at the full budget, architectures together, lowest mean loss first."""
-    mine = rows[rows["task"] == task]
-    last = summary.finals(summary.beside_scratch(rows))
-    last = last[last["ranked"] & (last["task"] == task)]
+def matched(rows: pd.DataFrame, compared: pd.DataFrame, task: str, tests: Tested) -> Table:
+    """Every ranked arm of a task at the full budget, architectures together, lowest mean loss first.
+
+    compared: rows of `summary.beside_scratch`, ranked, at the full budget.
+    """
     return _same_size(
-        last,
-        summary.metric(mine),
+        compared[compared["task"] == task],
+        summary.metric(rows[rows["task"] == task]),
+        tests,
         name=f"matched-{drawing.slug(task)}",
         title=f"Arms at matched size, {task}",
         caption=f"Arms at matched size on {task}, at the full budget of {words.count(summary.full_budget(rows))} "
         f"tokens, lowest mean loss first. {INITIALS}",
+    )
+
+
+PLACEMENTS = {"ffn": "in feed-forwards", "everywhere": "everywhere"}
+
+
+def grid(compared: pd.DataFrame, task: str, tests: Mapping[str, Tested]) -> Table | None:
+    """From scratch at the target size, a row per nonlinearity, a column per placement; None without two of them.
+
+    compared: rows of `summary.beside_scratch`, ranked, at the full budget; tests: by task, with the arms' letters.
+    """
+    mine = summary.baseline(compared[compared["task"] == task]).dropna(subset=["nonlinearity", "placement"])
+    found = sorted(summary.by_arm(mine), key=lambda record: bool(record["architecture"] == "transformer"))
+    records = {(record["nonlinearity"], record["placement"]): record for record in found}
+    base = found[-1] if found and found[-1]["architecture"] == "transformer" else None
+    if len(records) < 2:
+        return None
+    metric, letters = summary.metric(mine), tests[task].letters
+
+    def spec(placement: str) -> Spec:
+        def cell(row: Record) -> Cell:
+            record = records.get((row["nonlinearity"], placement))
+            if record is None:
+                return Cell(text=words.DASH)
+            apart = "" if base is None else words.signed(record["score"] - base["score"])
+            tied = f"; {letters[record['arm']]}" if record["arm"] in letters else ""
+            return under(formatted(words.loss, record["score"]), f"{apart}{tied} ({record['architecture']})")
+
+        return Head(text=PLACEMENTS.get(placement, placement), unit=metric.unit, number=True), cell
+
+    return make(
+        [{"nonlinearity": name} for name in summary.unique(key[0] for key in records)],
+        [_text("nonlinearity", "nonlinearity"), *(spec(p) for p in summary.unique(key[1] for key in records))],
+        _plainly,
+        name=f"grid-{drawing.slug(task)}",
+        title=f"Nonlinearity and placement, {task}",
+        caption=f"From scratch at the target size on {task}: mean loss, beneath it the difference to the transformer, "
+        "the letters of the arms that it is tied with, where there are tests, and the architecture’s name.",
     )
 
 
@@ -237,6 +310,7 @@ def midway(rows: pd.DataFrame, task: str) -> list[Table]:
         table = _same_size(
             there,
             metric,
+            of_table(there, ties=False),
             name=drawing.slug("midway", rung, budget, task),
             title=f"Arms at rung {rung}, {task}",
             caption=f"Arms on {task} at rung {rung} of the ladder (0 is the smallest), finished at the "
