@@ -301,6 +301,7 @@ def test_the_headline_is_the_test_that_the_p_is_of(decided: list[claim.Decision]
     assert headlines["partial"] == weakest
     assert headlines["family"].name.startswith("transformer/hyperclone(snr_db=10.0) gains more than")
     claims, tests = claim.tabulate(decided)
+    assert not tests.duplicated(["claim", "test", "task"]).any()
     assert list(claims["test"]) == [headlines[name].name for name in NAMES]
     assert tests[tests["decides"]].groupby("claim")["test"].apply(set).map(bool).all()
     assert all(headlines[name].name in set(tests.loc[tests["claim"] == name, "test"]) for name in NAMES)

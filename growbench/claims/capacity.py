@@ -1,6 +1,6 @@
 """Capacity: what does growing each part let a model do that it could not?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -35,11 +35,18 @@ class Capacity(Claim):
         found = every(
             beside_floor(rank, residual, source, "below"),
             beside_floor(rank, ffn, source, "above"),
-            below(facts, ffn, source, equal=UNSIZED),
+            named("facts", below(facts, ffn, source, equal=UNSIZED)),
         )
         return found.showing(
-            below(rank, residual, ffn), below(rank, ffn, source, equal=UNSIZED), below(facts, residual, ffn)
+            named("rank", below(rank, residual, ffn)),
+            named("rank", below(rank, ffn, source, equal=UNSIZED)),
+            named("facts", below(facts, residual, ffn)),
         )
+
+
+def named(task: str, test: Test) -> Test:
+    """The test with its task in its name: the same arms meet on both."""
+    return replace(test, name=f"{test.name} on {task}")
 
 
 def beside_floor(evidence: Evidence, arm: str, source: str, side: Literal["below", "above"]) -> Test:
