@@ -555,7 +555,7 @@ def _launchers() -> list[dict[str, str]]:
 def _studies() -> list[dict[str, str]]:
     import yaml
 
-    paths = sorted(Path(str(files("growbench") / "studies")).glob("*.yaml"))
+    paths = sorted(Path(str(files("growbench") / "studies")).glob("*.yaml"), key=lambda path: path.stem)
     return [
         {"name": path.stem, "origin": "built-in", "about": yaml.safe_load(path.read_text())["about"]} for path in paths
     ]

@@ -378,6 +378,7 @@ def test_what_is_said_to_be_left_is_what_is_run_and_the_outcome_is_the_same(
     assert left == run or not phase  # which source the grown arms stand on is open until the first are done
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_it_tunes_goes_on_to_the_same_digest(tmp_path: Path) -> None:
     study, out = tuned_study(tmp_path, SMALL, ["scratch", "zero_pad"]), tmp_path / "out"
     file = tmp_path / "toy.yaml"
