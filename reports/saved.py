@@ -26,28 +26,29 @@ def curves(rows: pd.DataFrame, task: str) -> tuple[pd.DataFrame, pd.DataFrame, l
     """(curves, means, notes): `stats.compute_saved` of grown arms by view, its contrast, why some have none."""
     mine = rows[rows["ranked"] & (rows["task"] == task)]
     grown = mine[(mine["growth_steps"] > 0).fillna(False).astype(bool) & (mine["sterile"].fillna("") == "")]
-    found, means, notes = [pd.DataFrame(columns=COLUMNS)], [], dict[str, None]()
+    found, means, lacking = [pd.DataFrame(columns=COLUMNS)], [], dict[tuple[str, str], list[str]]()
     for arm, own in grown.groupby("arm", sort=False):
         reference = own["reference"].iloc[0]
         theirs = mine[mine["arm"] == reference] if isinstance(reference, str) else mine.iloc[:0]
         for view, (column, _) in summary.VIEWS.items():
             curve, why = _curve(rows, own, theirs, column)
             if curve is None:
-                notes[f"{arm}: {why}."] = None
+                lacking.setdefault((view, why), []).append(str(arm))
                 continue
             usable = curve["in_range"] | (not curve["in_range"].any())  # as `stats.saved_by_seed` has it
             named = curve[usable].assign(arm=arm, reference=reference, view=view)
             found.append(named[COLUMNS])
             row = stats.contrast(stats.saved_by_seed(curve)).iloc[0].to_dict()
             means.append(row | {"arm": str(arm), "view": view, "points": named["target"].nunique()})
-    return pd.concat([frame for frame in found if len(frame)] or found), pd.DataFrame(means), list(notes)
+    notes = [f"In the view {view}, {why}: {words.listing(arms)}." for (view, why), arms in lacking.items()]
+    return pd.concat([frame for frame in found if len(frame)] or found), pd.DataFrame(means), notes
 
 
 def _curve(rows: pd.DataFrame, own: pd.DataFrame, theirs: pd.DataFrame, column: str) -> tuple[pd.DataFrame | None, str]:
     """The curve over the losses that scratch passes up to the arm's cost, as for the claims; or why there is none."""
     ends = claim._passed(theirs, own, column) if len(theirs) else None
     if not ends or ends[0] <= ends[1]:
-        return None, "scratch has no budget points below its cost"
+        return None, "scratch has no budget points below the arm’s cost"
     targets = {str(own["task"].iloc[0]): np.geomspace(*ends, POINTS).tolist()}
     try:
         return stats.compute_saved(rows, own, theirs, cost=column, targets=targets), ""

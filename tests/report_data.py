@@ -1,13 +1,14 @@
 """Plausible results without training: every column of growbench.results, drawn from closed forms and a seed."""
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from growbench.claim import CLAIMS, TESTS
-from growbench.results import CURVES, RESULTS, STAGES, Column
+from growbench.results import CURVES, DIAGNOSTICS, RESULTS, STAGES, Column
 
 SCRIPT, IMAGE = "<script>alert(1)</script>", '"><img onerror=alert(2) src=x>'
 BUDGET, GROWTH, POINTS, COOLDOWN = 480_000, 240_000, (300_000, 360_000, 480_000), 0.1
@@ -338,3 +339,60 @@ def screened() -> tuple[pd.DataFrame, pd.DataFrame]:
     why = "pycode: screening: 3 seeds, and a test needs 5"
     nothing = dict.fromkeys(("low", "high", "p_for", "p_against"), np.nan)
     return claims.assign(verdict="undecided", missing=why, **nothing), tests.assign(why=why, **nothing)
+
+
+RATES = (0.002, 0.008, 0.032, 0.128)
+
+
+def tuned(results: pd.DataFrame) -> dict[str, Any]:
+    """As growbench.settings.Tuned gives it: four rates, of which the last diverged; net2net's choice is at the edge."""
+    chosen: dict[str, dict[str, Any]] = {}
+    trials: list[dict[str, Any]] = []
+    for (task, architecture, arm), _ in results.groupby(["task", "architecture", "arm"], sort=False):
+        best = 0 if str(arm).endswith("net2net") else 1
+        chosen.setdefault(str(task), {})[str(arm)] = {"learning_rate": RATES[best]}
+        for trial, rate in enumerate(RATES):
+            lost = trial == len(RATES) - 1
+            loss = UNIFORM if lost else 2.5 + 0.1 * abs(trial - best)
+            trials.append(
+                {"task": task, "arm": arm, "architecture": architecture, "trial": trial, "seed": 1_000_000,
+                 "learning_rate": rate, "status": "diverged" if lost else "ok", "loss": loss, "flops": 1e9,
+                 "chosen": trial == best}
+            )  # fmt: skip
+    return {"chosen": chosen, "trials": trials, "digest": "ab" * 32}
+
+
+def diagnostics(results: pd.DataFrame) -> pd.DataFrame:
+    """Of every arm at the full budget: ranks, and for grown ones old and new parts at growth and at the end.
+
+    New over old is 0.25 in activations right after growth and 0.5 at the end; the alive share 0.2, then 0.3.
+    """
+    rows: list[dict[str, Any]] = []
+    for own in results[results["budget"] == BUDGET].to_dict("records"):
+        grown = bool(own["growth_steps"])
+        places = (("grow", "before"), ("grow", "after"), ("cooldown", "end")) if grown else (("cooldown", "end"),)
+        for kind, when in places:
+            about = {name: own[name] for name in ("arm", "task", "seed")}
+            about |= {"kind": kind, "when": when, "tokens": GROWTH if kind == "grow" else BUDGET}
+            about |= {"budget": BUDGET if kind == "cooldown" else None}
+            parts = ("all",) if when == "before" or not grown else ("all", "old", "new")
+            for axis, layer in product(("residual", "ffn"), (0, 1)):
+                where = about | {"axis": axis, "layer": layer}
+                rows.append(where | {"quantity": "effective_rank", "part": "all", "value": 8.0 + layer})
+                for part in parts:
+                    value = {"all": 1.0, "old": 2.0, "new": 0.5 if when == "after" else 1.0}[part]
+                    rows.append(where | {"quantity": "activation_rms", "part": part, "value": value})
+            if grown and when != "before":
+                share = {"quantity": "alive_share", "part": "new", "value": 0.2 if when == "after" else 0.3}
+                rows.append(about | share)
+    return _frame(rows, DIAGNOSTICS)
+
+
+def coordinates() -> pd.DataFrame:
+    """As growbench.coordinates.measure gives it: activations that do not depend on width."""
+    rows = [
+        {"architecture": "transformer", "parametrization": "mup", "multiple": multiple, "width": 16 * multiple,
+         "axis": axis, "layer": 0, "steps": steps, "rms": 1.0, "rms_change": 0.1 if steps else np.nan}
+        for multiple, axis, steps in product((1, 2, 4), ("residual", "ffn"), (0, 1))
+    ]  # fmt: skip
+    return pd.DataFrame(rows)

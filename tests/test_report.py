@@ -12,14 +12,17 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 import report_data
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growbench.reports import drawing, figures, page, prose, summary, words
+from growbench import claim, stats
+from growbench.reports import contrasts, drawing, figures, page, prose, saved, summary, words
 from growbench.results import CURVES, RESULTS, STAGES, UNSCORED
 
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -336,17 +339,17 @@ def test_nothing_is_loaded() -> None:
 def test_every_figure_can_be_read_without_seeing_it() -> None:
     tags = [tag for tag, _ in parsed().elements]
     pictures = [(i, attrs) for i, attrs in parsed().all("svg") if "aria-hidden" not in attrs]
-    assert len(pictures) == 10  # two architectures: three cost views, tokens, differences
+    assert len(pictures) == 12  # two architectures: three cost views, compute saved in one, tokens, differences
     for i, attrs in pictures:
         inside = [k for k in range(i, len(tags)) if i in parsed().parents[k]]
         assert attrs["role"] == "img"
         assert next(parsed().text(k) for k in inside if tags[k] == "title")
         assert len(next(parsed().text(k) for k in inside if tags[k] == "desc")) > 40
         assert [k for k in inside if tags[k] == "text"]  # text is text, in the reader's fonts
-    assert tags.count("figcaption") == tags.count("figure") == 10
+    assert tags.count("figcaption") == tags.count("figure") == 12
     keys = [parsed().text(i) for i, attrs in parsed().all("ul") if attrs.get("class") == "key"]
-    assert len(keys) == 8  # below each plot of lines
-    assert all("scratch" in key for key in keys)
+    assert len(keys) == 10  # below each plot of lines
+    assert sum("scratch" in key for key in keys) == 8  # nothing is saved against itself
     assert "orthogonal" in keys[0]
 
 
@@ -809,15 +812,18 @@ def test_a_grid_of_schedules_stays_legible() -> None:
 # ------------------------------------------------------------------------------------------------ verdicts
 
 
-FEW = {"transformer": report_data.ARMS["transformer"][:4]}
+FEW = {"transformer": (*report_data.ARMS["transformer"][:4], report_data.ARMS["transformer"][6])}
 
 
 @cache
 def judged() -> Page:
     results, _, stages = report_data.tables(seeds=5, arms=FEW)
     claims, tests = report_data.verdicts()
-    given = report_data.provenance()
-    text = page.render(results.assign(tuned=True), pd.DataFrame(), stages, given, claims=claims, tests=tests)
+    given = report_data.provenance() | {"tuned": report_data.tuned(results)}
+    text = page.render(
+        results.assign(tuned=True), pd.DataFrame(), stages, given, claims=claims, tests=tests,
+        diagnostics=report_data.diagnostics(results), coordinates=report_data.coordinates(),
+    )  # fmt: skip
     _check_harmless(text)
     return Page(text)
 
@@ -891,6 +897,124 @@ def test_without_claims_the_section_says_what_is_missing() -> None:
     assert f"There is no verdict: {said}." in _section(
         Page(render(report_data.tables()[0], no_claims=said)), "verdicts"
     )
+
+
+# ------------------------------------------------------------------------------------------------ tests and sections
+
+
+def _beside(rows: pd.DataFrame) -> pd.DataFrame:
+    compared = summary.finals(summary.beside_scratch(summary.annotate(rows)))
+    return compared[compared["ranked"]]
+
+
+def test_the_matched_table_shows_the_paired_test_of_every_arm() -> None:
+    results = report_data.tables(seeds=5, arms=FEW)[0]
+    last = results[results["budget"] == 480_000].set_index(["arm", "seed"])["loss"].astype(float)
+    logs = np.log(last["transformer/zero_pad"] / last["transformer/scratch"])
+    test = scipy.stats.ttest_1samp(logs, 0.0)
+    row = next(r for r in judged().table("matched-pycode") if r["arm"][1] == "transformer/zero_pad")
+    text, value = row["against scratch, 95 % % of the loss"]
+    assert float(value or "") == pytest.approx(logs.mean(), rel=1e-9)
+    low, high = test.confidence_interval()
+    assert text == f"{words.change(logs.mean())}{words.interval(low, high)}"
+    assert f"unadjusted {words.p(test.pvalue)}" in row["p, Holm"][0]
+    assert row["tied"][0] == "b"
+    assert "sign flips" not in row["p, Holm"][0]  # five seeds cannot reach 0.05
+    said = _section(judged(), "matched")
+    assert "with its 95 % interval" in said
+    assert "no interval and no test" not in judged().text(0)
+
+
+def test_with_too_few_seeds_there_is_no_test() -> None:
+    assert "There are points only, no interval and no test: this study has 3 seeds" in _section(parsed(), "matched")
+    assert not [head for row in parsed().table("matched-pycode") for head in row if head.startswith("p, Holm")]
+
+
+def test_holm_is_over_the_arms_beside_scratch_and_a_diverged_arm_has_no_t_test() -> None:
+    found = contrasts.of_table(_beside(report_data.tables(seeds=6)[0]))
+    tested = pd.DataFrame(found.arms.values())
+    assert set(tested["arm"]).isdisjoint({"transformer/scratch", "tokenformer/scratch", TWIN})
+    spike = found.arms["transformer/spike"]
+    assert math.isnan(spike["p"])
+    assert spike["p_test"] == spike["p_sign"]
+    adjusted = stats.holm(tested["p_test"], family=len(tested))
+    assert tested["p_holm"].to_numpy() == pytest.approx(adjusted.to_numpy(), nan_ok=True)
+
+
+@pytest.mark.parametrize("column", ["tokens", "data_fingerprint"])
+def test_rows_that_must_not_be_compared_are_named_and_have_no_difference(column: str) -> None:
+    results = report_data.tables(seeds=5, arms=FEW)[0]
+    odd = (results["arm"] == "transformer/zero_pad") & (results["seed"] == 3)
+    results.loc[odd, column] = 1 if column == "tokens" else "another"
+    found = Page(render(results))
+    text = found.text(0)
+    assert "transformer/zero_pad on pycode is not compared with scratch: these rows cannot be compared: " in text
+    assert "(pycode, seed 3)" in text
+    row = next(r for r in found.table("matched-pycode") if r["arm"][1] == "transformer/zero_pad")
+    assert row["minus scratch, equal tokens bits/byte"][1] is None
+    assert row["minus scratch, equal FLOPs bits/byte"] == ("–must not be compared", None)
+
+
+def test_compute_saved_is_of_stats_over_the_claims_losses() -> None:
+    rows = summary.annotate(report_data.tables(seeds=5, arms=FEW)[0])
+    curve, means, notes = saved.curves(rows, "pycode")
+    evidence = claim.Evidence(results=rows.assign(tuned=True, probe=False))
+    test = claim.cheaper(evidence, "transformer/zero_pad", "total")
+    shown = means[(means["arm"] == "transformer/zero_pad") & (means["view"] == "total")].iloc[0]
+    assert shown["effect"] == pytest.approx(test.effect, rel=1e-9)
+    assert set(curve["view"]) == {"total"}
+    assert [note.partition(",")[0] for note in notes] == ["In the view continued", "In the view ladder"]
+
+
+def test_a_power_law_that_does_not_converge_is_said_and_not_drawn() -> None:
+    results = report_data.tables(seeds=5, arms=FEW)[0]
+    flat = results.assign(loss=results["loss"].where(results["strategy"] != "scratch", 2.0))
+    rows = summary.annotate(flat)
+    with mpl.rc_context(drawing.style()):
+        figure = figures.loss_vs_compute(
+            rows, summary.score(summary.tidy(pd.DataFrame(), CURVES), rows), drawing.looks(rows),
+            task="pycode", architecture="transformer", view="total",
+        )  # fmt: skip
+    assert "No power law of scratch is drawn: the loss does not fall with cost." in figure.caption
+
+
+def test_tuning_shows_its_trials_what_they_chose_and_what_lies_at_the_edge() -> None:
+    text = _section(judged(), "tuning")
+    assert "4 trials" in text
+    assert "which no result uses" in text
+    assert "On pycode, the lowest learning rate, 0.00200: transformer/net2net." in text
+    chosen = {row["arm"][0]: row["learning rate, pycode"] for row in judged().table("choices")}
+    assert chosen["transformer/zero_pad"] == ("0.00800", "0.008")
+    assert chosen["transformer/net2net"] == ("0.00200edge", "0.002")
+    data = judged().table("data-tuning-pycode")
+    assert sum(row["finished"][0] == "False" for row in data) == len(data) / len(report_data.RATES)
+    assert "not tuned: every arm has the learning rate that the study states, 0.0100." in _section(parsed(), "tuning")
+
+
+def test_growth_shows_new_beside_old_at_growth_and_at_the_end() -> None:
+    row = next(r for r in judged().table("growth-pycode") if r["arm"][1] == "transformer/zero_pad")
+    assert row["activations, residual new / old"] == ("0.250×0.500× at the end", "0.25")
+    assert row["alive share"][0] == "20.0 %30.0 % at the end"
+    assert {r["who"][0] for r in judged().table("data-rank-pycode")} > {"source", "transformer/scratch"}
+    assert "No diagnostics were recorded" in _section(parsed(), "growth")
+
+
+def test_the_coordinate_check_has_its_section_where_it_was_made() -> None:
+    assert "Coordinate check, transformer, mup" in _section(judged(), "coordinates")
+    assert not [1 for _, attrs in parsed().all("section") if attrs["id"] == "coordinates"]
+
+
+def test_architectures_from_scratch_alone_have_no_figure_and_stand_in_one_grid() -> None:
+    results, curves, stages = report_data.tables(arms=FEW)
+    other = results[results["strategy"] == "scratch"].copy()
+    other["arm"], other["architecture"] = other["arm"].str.replace("transformer", "ffn-relu"), "ffn-relu"
+    both = pd.concat([results.assign(nonlinearity="gelu"), other.assign(nonlinearity="relu")], ignore_index=True)
+    both["loss"] = both["loss"].where(both["nonlinearity"] == "gelu", both["loss"] * 1.1)
+    found = Page(render(both.assign(placement="ffn"), curves, stages))
+    assert not [1 for _, attrs in found.all("figure") if "ffn-relu" in attrs["id"]]
+    grid = {row["nonlinearity"][0]: row["in feed-forwards bits/byte"] for row in found.table("grid-pycode")}
+    assert set(grid) == {"gelu", "relu"}
+    assert "(ffn-relu)" in grid["relu"][0]
 
 
 # ------------------------------------------------------------------------------------------------ looks
