@@ -68,7 +68,7 @@ def _at_flops(mine: pd.DataFrame) -> dict[str, float]:
 
 def _letters(rows: pd.DataFrame) -> tuple[dict[str, str], str]:
     """Letters of the arms of the study's own schedule, or why there are none."""
-    own = rows[rows["schedule"].fillna("") == ""]
+    own = rows.loc[rows["schedule"].fillna("") == "", [*stats.EQUAL, "task", "seed", "arm", "status", "loss"]]
     arms = summary.unique(own["arm"])
     if len(arms) < 2:
         return {}, ""

@@ -289,8 +289,9 @@ SIDES = (("difference", "at equal tokens"), ("difference_flops", "at equal FLOPs
 
 def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, architecture: str) -> Figure:
     """Paired differences to scratch at the full budget, a point per seed: at equal tokens, and at equal FLOPs."""
-    metric, compared = summary.metric(rows[rows["task"] == task]), summary.against_scratch(rows)
-    compared = compared[(compared["task"] == task) & (compared["architecture"] == architecture)]
+    mine = rows[rows["task"] == task]
+    metric, compared = summary.metric(mine), summary.against_scratch(mine)
+    compared = compared[compared["architecture"] == architecture]
     order = summary.mean_difference(compared, "difference").sort_values(na_position="last")
     others = [look[arm].label for arm in summary.unique(compared.loc[compared["other_shape"], "arm"])]
     apart = f", but beside {words.listing(others)}, for whose shape there is no scratch" if others else ""

@@ -147,7 +147,7 @@ def _lines(axes: Axes, points: pd.DataFrame, look: Mapping[str, Look]) -> list[t
             axes.plot(some["target"], some["change"], ms=3, gid=f"{gid}-{exact}", **one.point | how)
         ends.append((one, float(line["target"].iloc[-1]), float(line["change"].iloc[-1]), one.label))
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}".replace("-", "−")))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}".replace("-", "−") if value else "0"))
     return ends
 
 

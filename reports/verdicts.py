@@ -147,7 +147,7 @@ def _card(claim: Mapping[Any, Any], tests: pd.DataFrame) -> dict[str, Any]:
     """One claim: what the template shows of it."""
     decides = tests["decides"].astype("boolean").fillna(False).astype(bool)
     rests, beside = tests[decides], tests[~decides]
-    single = rests["test"].isin(rests.loc[rests["task"] != "", "test"])  # others stand for a finding
+    single = (rests["task"] != "").groupby(_numbers(rests)).transform("any")  # others stand for a finding
     name, means = str(claim["claim"]), rests[(rests["task"] == "") & single]
     effect = claim["effect"]
     return {
@@ -176,7 +176,7 @@ def _adjusted(claim: Mapping[Any, Any]) -> str:
 def _tests(name: str, tests: pd.DataFrame, *, beside: bool = False, claim: bool = False) -> Table:
     """Tests, each with its mean over tasks and its tasks; of one task a single row."""
     records: list[dict[Any, Any]] = []
-    for _, rows in tests.groupby(["claim", "test"], sort=False):
+    for _, rows in tests.groupby(_numbers(tests)):
         mean, each = rows[rows["task"] == ""].to_dict("records"), rows[rows["task"] != ""].to_dict("records")
         if len(each) == 1 and mean:
             records.append({**mean[0], "task": each[0]["task"], "mean": True})
@@ -191,7 +191,7 @@ def _tests(name: str, tests: pd.DataFrame, *, beside: bool = False, claim: bool 
         (Head(text="p for", unit="unadjusted", number=True), _p("p_for")),
         (Head(text="p against", unit="unadjusted", number=True), _p("p_against")),
         (Head(text="seeds", number=True), lambda record: tables.plain(int(record["n"]))),
-        (Head(text="why no test"), _why),
+        (Head(text="note"), _why),
     ]
     if claim:
         specs.insert(0, (Head(text="claim"), lambda record: Cell(text=str(record["claim"]))))
@@ -204,6 +204,11 @@ def _tests(name: str, tests: pd.DataFrame, *, beside: bool = False, claim: bool 
         title=f"{what}: {name}",
         caption=f"{what}. Changes are of the first arm against the second, exp(mean log ratio) − 1.",
     )
+
+
+def _numbers(tests: pd.DataFrame) -> pd.Series:
+    """Which test a row is of: each begins with its mean over tasks, and two may have one name, on different tasks."""
+    return (tests["task"] == "").cumsum()
 
 
 def _name(record: Record) -> Cell:

@@ -877,6 +877,18 @@ def test_a_study_of_one_task_has_one_row_for_each_test() -> None:
     assert (row["task"][0], row["p for unadjusted"][0]) == ("pycode", "< 0.0001")
 
 
+def test_two_tests_of_one_name_on_different_tasks_stay_apart() -> None:
+    claims, tests = report_data.verdicts()
+    mine = tests[(tests["claim"] == "cost") & tests["decides"]]
+    parts = [mine[mine["task"].isin(["", task])].assign(effect=k) for k, task in enumerate(("pycode", "grammar"))]
+    results = report_data.tables(seeds=5, arms=FEW)[0]
+    found = Page(page.render(results, pd.DataFrame(), pd.DataFrame(), {}, claims=claims, tests=pd.concat(parts)))
+    assert [(row["task"][0], float(row["effect, 95 % interval"][1] or "")) for row in found.table("tests-cost")] == [
+        ("pycode", 0.0),
+        ("grammar", 1.0),
+    ]
+
+
 def test_too_few_seeds_are_said_once_and_no_test_is_shown() -> None:
     claims, tests = report_data.screened()
     found = Page(page.render(*report_data.tables(arms=FEW), report_data.provenance(), claims=claims, tests=tests))
@@ -916,8 +928,8 @@ def test_the_matched_table_shows_the_paired_test_of_every_arm() -> None:
     text, value = row["against scratch, 95 % % of the loss"]
     assert float(value or "") == pytest.approx(logs.mean(), rel=1e-9)
     low, high = test.confidence_interval()
-    assert text == f"{words.change(logs.mean())}{words.interval(low, high)}"
-    assert f"unadjusted {words.p(test.pvalue)}" in row["p, Holm"][0]
+    assert text == f"{words.change(logs.mean())}{words.interval(float(low), float(high))}"
+    assert f"unadjusted {words.p(float(test.pvalue))}" in row["p, Holm"][0]
     assert row["tied"][0] == "b"
     assert "sign flips" not in row["p, Holm"][0]  # five seeds cannot reach 0.05
     said = _section(judged(), "matched")
@@ -932,7 +944,7 @@ def test_with_too_few_seeds_there_is_no_test() -> None:
 
 def test_holm_is_over_the_arms_beside_scratch_and_a_diverged_arm_has_no_t_test() -> None:
     found = contrasts.of_table(_beside(report_data.tables(seeds=6)[0]))
-    tested = pd.DataFrame(found.arms.values())
+    tested = pd.DataFrame([dict(row) for row in found.arms.values()])
     assert set(tested["arm"]).isdisjoint({"transformer/scratch", "tokenformer/scratch", TWIN})
     spike = found.arms["transformer/spike"]
     assert math.isnan(spike["p"])
