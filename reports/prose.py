@@ -12,6 +12,9 @@ from markupsafe import Markup
 from growbench import stats
 from growbench.reports import summary, verdicts, words
 
+FEW_LADDERS, FEW_POINTS = 3, 6
+"""How many ladders and budget points are shown one by one."""
+
 
 def banners(
     rows: pd.DataFrame, provenance: Mapping[str, Any], claims: pd.DataFrame | None = None
@@ -62,21 +65,37 @@ def facts(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Arms and seeds", f"{words.plural(arms, 'arm')}, {words.plural(seeds, 'seed')}"),
         ("Parametrisation", words.listing(summary.unique(rows["parametrization"])) or words.DASH),
     ]
-    for architecture, rungs in (spec.get("ladders") or {}).items():
-        steps = [Markup("<code>{}</code>").format(", ".join(f"{k} {v}" for k, v in rung.items())) for rung in rungs]
-        found.append((f"Ladder of {architecture}, smallest first", Markup("<br>").join(steps)))
-    return found
+    ladders = spec.get("ladders") or {}
+    shown = {
+        f"Ladder of {architecture}, smallest first": Markup("<br>").join(
+            Markup("<code>{}</code>").format(", ".join(f"{k} {v}" for k, v in rung.items())) for rung in rungs
+        )
+        for architecture, rungs in ladders.items()
+    }
+    if len(ladders) <= FEW_LADDERS:
+        return found + list(shown.items())
+    each = Markup("").join(Markup("<p>{}<br>{}</p>").format(name, steps) for name, steps in shown.items())
+    folded = Markup("<details><summary>their sizes</summary>{}</details>").format(each)
+    return [*found, (words.plural(len(ladders), "ladder"), folded)]
+
+
+def _listed(budgets: Iterable[int]) -> str:
+    """Budget points one by one, or how many from where to where."""
+    points = [words.count(budget) for budget in sorted(budgets)]
+    return (
+        words.listing(points) if len(points) <= FEW_POINTS else f"{len(points)} points from {points[0]} to {points[-1]}"
+    )
 
 
 def _budget_points(ranked: pd.DataFrame) -> str:
     """Where arms are compared, and where scratch was cooled down besides."""
     scratch = (ranked["strategy"] == "scratch").fillna(False)
     grown, all_ = ({int(b) for b in points.dropna()} for points in (ranked.loc[~scratch, "budget"], ranked["budget"]))
-    listed, besides = ([words.count(p) for p in sorted(points)] for points in (grown or all_, all_ - grown))
-    if not listed:
+    besides = all_ - grown
+    if not all_:
         return words.DASH
-    more = f"; scratch also at {words.listing(besides)}, to be read off at equal FLOPs" if grown and besides else ""
-    return f"{words.listing(listed)} tokens{more}"
+    more = f"; scratch also at {_listed(besides)}, to be read off at equal FLOPs" if grown and besides else ""
+    return f"{_listed(grown or all_)} tokens{more}"
 
 
 def _beyond(rows: pd.DataFrame) -> str:
@@ -85,8 +104,7 @@ def _beyond(rows: pd.DataFrame) -> str:
     more = mine.loc[(mine["budget"] > (summary.full_budget(rows) or 0)).fillna(False), "budget"]
     if more.empty:
         return ""
-    listed = words.listing([words.count(budget) for budget in sorted(more.unique())])
-    return f"; continue also at {listed}, where its FLOPs meet those of the grown arms"
+    return f"; continue also at {_listed(more.unique())}, where its FLOPs meet those of the grown arms"
 
 
 def lead(rows: pd.DataFrame) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from growbench.reports import drawing, summary, words
 from growbench.reports.contrasts import Tested, of_table
-from growbench.results import CURVES, RESULTS, STAGES, Column
+from growbench.results import CURVES, DIAGNOSTICS, RESULTS, STAGES, Column
 
 Record = Mapping[Any, Any]
 
@@ -445,6 +445,7 @@ def definitions() -> list[Table]:
         ("results", "Columns of the results, one row per arm, task, seed and budget point", RESULTS),
         ("curves", "Columns of the curves, one row per evaluation along a path", CURVES),
         ("stages", "Columns of the stages, one row per distinct stage", STAGES),
+        ("diagnostics", "Columns of the diagnostics, one row per stage of a path and quantity", DIAGNOSTICS),
     )
     heads = [Head(text="column"), Head(text="unit"), Head(text="definition")]
     return [

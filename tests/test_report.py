@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from growbench import claim, stats
 from growbench.reports import contrasts, drawing, figures, page, prose, saved, summary, words
-from growbench.results import CURVES, RESULTS, STAGES, UNSCORED
+from growbench.results import CURVES, DIAGNOSTICS, RESULTS, STAGES, UNSCORED
 
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 CHROMIUM = Path("/usr/bin/chromium")
@@ -363,7 +363,8 @@ def test_every_table_is_readable_by_ear() -> None:
 
 
 def test_every_column_is_defined() -> None:
-    for name, columns in (("results", RESULTS), ("curves", CURVES), ("stages", STAGES)):
+    tables = (("results", RESULTS), ("curves", CURVES), ("stages", STAGES), ("diagnostics", DIAGNOSTICS))
+    for name, columns in tables:
         told = {row["column"][0]: row["definition"][0] for row in parsed().table(f"columns-{name}")}
         assert told == {column: " ".join(columns[column].meaning.split()) for column in columns}
 
