@@ -32,17 +32,19 @@ def growth(diagnostics: pd.DataFrame | None, rows: pd.DataFrame, look: Mapping[s
     if grown.empty:
         return {"missing": "No arm has grown yet.", "tasks": []}
     seen = summary.tidy(pd.DataFrame() if diagnostics is None else diagnostics, DIAGNOSTICS)
-    seen = _placed(seen[seen["arm"].isin(rows["arm"])], summary.full_budget(rows) or 0)
+    seen = _placed(seen[seen["arm"].isin(rows["arm"]) & seen["value"].notna()], summary.full_budget(rows) or 0)
     found = []
     for task in summary.unique(grown["task"]):
         mine, own = seen[seen["task"] == task], rows[rows["task"] == task]
-        drawn: list[Figure] = []
         with mpl.rc_context(drawing.style()):
-            if ((mine["quantity"] == "alive_share") & mine["arm"].isin(own.loc[own["ranked"], "arm"])).any():
-                drawn.append(_alive(mine, own, look, task))
-            if (mine["quantity"] == "effective_rank").any():
-                drawn.append(_ranks(mine, own, look, task))
-        found.append({"name": task, "table": _table(mine, grown[grown["task"] == task], task), "figures": drawn})
+            drawn = [draw(mine, own, look, task) for draw in (_alive, _ranks)]
+        found.append(
+            {
+                "name": task,
+                "table": _table(mine, grown[grown["task"] == task], task),
+                "figures": [figure for figure in drawn if figure],
+            }
+        )
     missing = "" if len(seen) else "No diagnostics were recorded: parts, ranks and shares along training are missing."
     return {"missing": missing, "tasks": found}
 
@@ -145,7 +147,7 @@ def _key(arms: list[str], look: Mapping[str, Look]) -> list[tuple[str, str]]:
     return [(label, drawing.swatch(one)) for label, one in named.items()]
 
 
-def _alive(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], task: str) -> Figure:
+def _alive(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], task: str) -> Figure | None:
     """The gradient's share outside the old model's subspace, from growth on, a plot per architecture."""
     matched = rows.loc[rows["ranked"], "arm"]
     trunk = seen[(seen["quantity"] == "alive_share") & (seen["kind"] != "cooldown") & seen["arm"].isin(matched)]
@@ -153,6 +155,8 @@ def _alive(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], tas
     homes = rows.drop_duplicates("arm").set_index("arm")["architecture"]
     means["architecture"] = means["arm"].map(homes)
     panels = [name for name in _panels(rows) if name in set(means["architecture"])]
+    if not panels:
+        return None
     canvas, plots = drawing.grid(len(panels))
     for axes, panel in zip(plots, panels, strict=True):
         axes.set_title(drawing.short(panel), loc="left", color=INK)
@@ -182,7 +186,7 @@ def _alive(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], tas
     )
 
 
-def _ranks(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], task: str) -> Figure:
+def _ranks(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], task: str) -> Figure | None:
     """Effective rank by depth: the source before growth, grown arms and scratch at the end."""
     ranked = rows[rows["ranked"]].drop_duplicates("arm").set_index("arm")
     scratch = set(summary.baseline(rows[rows["ranked"]])["arm"])
@@ -193,6 +197,8 @@ def _ranks(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], tas
     mine.loc[mine["place"] == "source", "who"] = "source"
     means = mine.groupby(["architecture", "axis", "who", "layer"], sort=False)["value"].mean().reset_index()
     panels = [(name, axis) for name in _panels(rows) for axis in RANKED if (means["architecture"] == name).any()]
+    if not panels:
+        return None
     canvas, plots = drawing.grid(len(panels), columns=2 if len(panels) < 6 else 4, height=2.1, shared=False)
     for axes, (panel, axis) in zip(plots, panels, strict=True):
         axes.set_title(f"{drawing.short(panel)}\n{axis}", loc="left", color=INK, fontsize=drawing.SMALL)

@@ -1030,6 +1030,34 @@ def test_architectures_from_scratch_alone_have_no_figure_and_stand_in_one_grid()
     assert "(ffn-relu)" in grid["relu"][0]
 
 
+def test_every_section_is_harmless_and_its_ids_are_unique() -> None:
+    results, _, stages = report_data.tables(seeds=5)
+    claims, tests = report_data.verdicts()
+    given = report_data.provenance() | {"tuned": report_data.tuned(results)}
+    text = page.render(
+        results, pd.DataFrame(), stages, given, claims=claims, tests=tests,
+        diagnostics=report_data.diagnostics(results), coordinates=report_data.coordinates(),
+    )  # fmt: skip
+    _check_harmless(text)
+    ids = Counter(attrs["id"] for _, attrs in Page(text).elements if "id" in attrs)
+    assert [name for name, n in ids.items() if n > 1] == []
+
+
+@pytest.mark.parametrize("part", ["no rows", "shares alone", "no growth", "no parts", "no values"])
+def test_partial_diagnostics_render(part: str) -> None:
+    results = report_data.tables(seeds=1, arms=FEW)[0]
+    seen = report_data.diagnostics(results)
+    cut = {
+        "no rows": seen.iloc[:0],
+        "shares alone": seen[seen["quantity"] == "alive_share"],
+        "no growth": seen[seen["kind"] != "grow"],
+        "no parts": seen[seen["part"] == "all"],
+        "no values": seen.assign(value=None),
+    }[part]
+    found = Page(page.render(results, pd.DataFrame(), pd.DataFrame(), {}, diagnostics=cut))
+    assert {row["arm"][1] for row in found.table("growth-pycode")} >= {"transformer/zero_pad"}
+
+
 # ------------------------------------------------------------------------------------------------ looks
 
 
