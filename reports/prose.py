@@ -34,6 +34,8 @@ def banners(
         found.append({"word": "No verdict.", "text": f"Intervals and tests are of {seeds}; no claim was looked at."})
     else:
         said = f"{verdicts.counts(claims)}, of {words.plural(len(claims), 'claim')}, with {seeds}."
+        if rows["tuned"].fillna(False).all():
+            said += " Every arm was tuned."
         found.append({"word": "Verdicts.", "text": said})
     bad = rows[~rows["scored"]]["arm"].nunique()
     if bad:
