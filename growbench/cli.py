@@ -401,17 +401,21 @@ def _guests() -> redirect_stdout[Any]:
 
 
 def _write_report(folders: Sequence[Path], page: Path) -> Path:
+    import pandas as pd
+
+    from growbench import tables
     from growbench.claim import tabulate
     from growbench.reports.page import render
 
     frames, about = _read(folders)
+    coordinates = pd.concat([tables.coordinates(folder) for folder in folders]).drop_duplicates()
     results, curves, stages, diagnostics = frames
     try:
         claims, tests = tabulate(_decisions(frames, about, None))
     except ValueError as error:  # rows that must not be compared: the report shows the rest
         claims, tests, about = None, None, about | {"no_claims": str(error)}
-    shown = render(results, curves, stages, about, claims=claims, tests=tests, diagnostics=diagnostics)
-    page.write_text(shown, encoding="utf-8")
+    more = {"claims": claims, "tests": tests, "diagnostics": diagnostics, "coordinates": coordinates}
+    page.write_text(render(results, curves, stages, about, **more), encoding="utf-8")
     return page
 
 
