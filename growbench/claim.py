@@ -388,7 +388,7 @@ def cheaper(evidence: Evidence, arm: str, view: str) -> Test:
     mine, theirs = (evidence.rows(side)[evidence.compared.columns] for side in (arm, reference))
     targets: dict[str, Sequence[float]] = {}
     for task in mine["task"].unique():
-        ends = _passed(theirs[theirs["task"] == task], mine[mine["task"] == task], column)
+        ends = passed(theirs[theirs["task"] == task], mine[mine["task"] == task], column)
         if not ends or ends[0] <= ends[1]:
             why = f"{reference} has no budget points below what {arm} costs on {task}"
             return Test(name=name, rows=(arm, reference), why=why, measure="FLOPs")
@@ -400,7 +400,7 @@ def cheaper(evidence: Evidence, arm: str, view: str) -> Test:
     return ordered(evidence, name, (arm, reference), stats.saved_by_seed(curve), measure="FLOPs", points=True)
 
 
-def _passed(scratch: pd.DataFrame, arm: pd.DataFrame, column: str) -> tuple[float, float] | None:
+def passed(scratch: pd.DataFrame, arm: pd.DataFrame, column: str) -> tuple[float, float] | None:
     """(easiest, hardest) loss that scratch passes in every seed up to what the arm costs; None where there is none."""
     if (spent := arm[column].dropna()).empty:
         return None

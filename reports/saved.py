@@ -46,7 +46,7 @@ def curves(rows: pd.DataFrame, task: str) -> tuple[pd.DataFrame, pd.DataFrame, l
 
 def _curve(rows: pd.DataFrame, own: pd.DataFrame, theirs: pd.DataFrame, column: str) -> tuple[pd.DataFrame | None, str]:
     """The curve over the losses that scratch passes up to the arm's cost, as for the claims; or why there is none."""
-    ends = claim._passed(theirs, own, column) if len(theirs) else None
+    ends = claim.passed(theirs, own, column) if len(theirs) else None
     if not ends or ends[0] <= ends[1]:
         return None, "scratch has no budget points below the arm’s cost"
     targets = {str(own["task"].iloc[0]): np.geomspace(*ends, POINTS).tolist()}

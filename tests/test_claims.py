@@ -807,7 +807,7 @@ def test_an_arm_that_never_arrives_can_only_speak_against(plain: Evidence) -> No
 def test_the_losses_to_reach_are_set_by_scratch_up_to_what_the_arm_costs(holds: Evidence) -> None:
     text, arm = holds.language, "transformer/zero_pad"
     theirs, mine = text.rows("transformer/scratch"), text.rows(arm)
-    easy, hard = claim._passed(theirs, mine, "flops") or (np.nan, np.nan)
+    easy, hard = claim.passed(theirs, mine, "flops") or (np.nan, np.nan)
     cost = float(mine["flops"].max())
     at = [
         np.interp(np.log(cost), np.log(rows["flops"].to_numpy(float)), rows["loss"].to_numpy(float))
@@ -815,7 +815,7 @@ def test_the_losses_to_reach_are_set_by_scratch_up_to_what_the_arm_costs(holds: 
     ]
     assert easy == theirs[theirs["budget"] == SCRATCH_POINTS[0]]["loss"].min()
     assert hard == pytest.approx(max(at))
-    assert claim._passed(theirs[theirs["flops"] > cost], mine, "flops") is None
+    assert claim.passed(theirs[theirs["flops"] > cost], mine, "flops") is None
 
 
 # --- rates of error --------------------------------------------------------------------------------------------------
