@@ -374,6 +374,26 @@ def joined(name: str, finding: Finding, *, turned: bool = False) -> Test:
     )
 
 
+def below_at_cost(evidence: Evidence, arm: str, view: str) -> Test:
+    """For: the arm ends below scratch of its own shape at equal FLOPs (two-sided). Against: at most the margin below.
+
+    The FLOPs are what the arm spent in this view, and scratch's loss is read off its budget points there.
+    """
+    reference, column = evidence.scratch(arm), VIEWS[view]
+    name = f"{arm} ends below {reference} at equal FLOPs, view {view}"
+    pairs(evidence, arm, reference)  # equal tokens, size and data at the full budget, or refused
+    mine, theirs = evidence.final(arm), evidence.rows(reference)
+    try:
+        differences = stats.at_equal_cost(evidence.results, mine, theirs, cost=column)
+    except ValueError as error:
+        raise Lacking(f"a fair comparison: {error}") from None
+    test, row = _described(evidence, name, (arm, reference), differences, points=True)
+    if row is None:
+        return test
+    lower = float(row["p"]) if row["effect"] < 0 else 1.0
+    return replace(test, p_for=lower, p_against=_beyond(row, -stats.MARGIN, "greater"))
+
+
 def cheaper(evidence: Evidence, arm: str, view: str) -> Test:
     """For: the arm reaches losses at fewer FLOPs than scratch of its own shape, over a curve. Against: at more.
 

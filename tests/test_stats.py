@@ -552,6 +552,49 @@ def test_a_seed_without_points_is_named() -> None:
     assert stats.contrast(by_seed)["missing"].item() == "scratch lacks seed 1"
 
 
+# --- at equal cost ----------------------------------------------------------------------------------------------------
+
+
+def scratch_points(losses: Sequence[float], seed: int = 0, **other: Any) -> list[dict[str, Any]]:
+    """Cooled points of scratch at 1, 2, 4, ... GFLOPs."""
+    return [
+        result("scratch", seed, loss, budget=100 * 2**i, flops=1e9 * 2**i, **other) for i, loss in enumerate(losses)
+    ]
+
+
+def test_at_equal_cost_the_baseline_is_read_off_linearly_in_log_cost() -> None:
+    costs = [1e9, 2e9, 2e9 * 2**0.25, 4e9 * (1 + 1e-12)]
+    rows = [result("x", seed, 2.0, flops=cost) for seed, cost in enumerate(costs)]
+    table = results(rows + [row for seed in range(4) for row in scratch_points([3.0, 2.4, 2.0], seed)])
+    found = stats.at_equal_cost(table, "x", table[table["arm"] == "scratch"])
+    assert found["reference_loss"].to_numpy() == pytest.approx([3.0, 2.4, 2.3, 2.0])
+    assert found["difference"].to_numpy() == pytest.approx(np.log(2.0 / np.array([3.0, 2.4, 2.3, 2.0])))
+    assert found["missing"].tolist() == [""] * 4
+    assert set(stats.pairs(table, "x", "x").columns) == set(found.columns)
+
+
+def test_at_equal_cost_nothing_is_extrapolated_or_dropped() -> None:
+    rows = [result("x", seed, 2.0, flops=cost) for seed, cost in enumerate([0.9e9, 5e9, math.nan, 2e9])]
+    rows += [row for seed in (0, 1, 2, 4) for row in scratch_points([3.0, 2.4, 2.0], seed)]
+    table = results(rows)
+    found = stats.at_equal_cost(table, "x", table[table["arm"] == "scratch"])
+    assert found["seed"].tolist() == [0, 1, 2, 3, 4]
+    assert found["difference"].isna().all()
+    lacks = ["scratch at 9e+08 FLOPs", "scratch at 5e+09 FLOPs", "the cost of x", "scratch at 2e+09 FLOPs", "x"]
+    assert found["missing"].tolist() == lacks
+
+
+def test_at_equal_cost_only_the_points_that_are_read_need_have_finished() -> None:
+    rows = [result("x", 0, 2.0, flops=4e9), result("x", 1, 2.0, flops=3e9), *scratch_points([3.0, 2.4, 2.0], 0)]
+    table = results(rows + scratch_points([3.0, 2.4, 2.0], 1))
+    lost = (table["arm"] == "scratch") & (table["flops"] == 2e9)
+    table = table.assign(status=table["status"].mask(lost, "diverged"))
+    found = stats.at_equal_cost(table, "x", table[table["arm"] == "scratch"])
+    assert found["unscored"].tolist() == [0, 1]
+    with pytest.raises(ValueError, match="x has params_non_embedding 10000, scratch has 20000"):
+        stats.at_equal_cost(set_for(table, "x", "params_non_embedding", 10_000), "x", table[table["arm"] == "scratch"])
+
+
 # --- power laws -------------------------------------------------------------------------------------------------------
 
 SPENT = np.geomspace(1e12, 1e14, 8)

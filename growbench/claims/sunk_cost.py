@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from growbench.claim import Claim, Evidence, Finding, cheaper, every, joined, some
+from growbench.claim import Claim, Evidence, Finding, below_at_cost, every, joined, some
 from growbench.claims._grown import mission
 
 
@@ -11,7 +11,8 @@ from growbench.claims._grown import mission
 class SunkCost(Claim):
     """The verdict on cost turns with the view: contradicted with everything counted, supported with a free source.
 
-    For: both. Against: growing is cheaper even when everything is counted, or dearer even with a free source.
+    For: both, as `cost` reads them. Against: growing ends below even when everything is counted, or not even with a
+    free source.
     """
 
     number: ClassVar[int] = 3
@@ -19,8 +20,10 @@ class SunkCost(Claim):
     def find(self, evidence: Evidence) -> Finding:
         evidence = evidence.language
         arms = mission(evidence)
-        total, continued = (some(*(cheaper(evidence, arm, view) for arm in arms)) for view in ("total", "continued"))
+        total, continued = (
+            some(*(below_at_cost(evidence, arm, view) for arm in arms)) for view in ("total", "continued")
+        )
         return every(
-            joined("growing is dearer, everything counted", total, turned=True),
-            joined("growing is cheaper, the source free", continued),
+            joined("growing saves nothing, everything counted", total, turned=True),
+            joined("growing saves, the source free", continued),
         )

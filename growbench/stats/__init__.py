@@ -7,7 +7,7 @@ tasks; arms.py compares many arms with each other; compute.py reads curves of lo
 """
 
 from growbench.stats.arms import friedman, holm, pairwise, performance_profile, tie_groups
-from growbench.stats.compute import compute_saved, crossing, power_law, predict, saved_by_seed
+from growbench.stats.compute import at_equal_cost, compute_saved, crossing, power_law, predict, saved_by_seed
 from growbench.stats.contrasts import (
     MARGIN,
     SEEDS,
@@ -29,6 +29,7 @@ __all__ = [
     "SIZE",
     "Side",
     "across_tasks",
+    "at_equal_cost",
     "combine",
     "compute_saved",
     "contrast",

@@ -14,10 +14,11 @@ import pandas as pd
 from scipy import optimize, stats
 
 from growbench.results import UNSCORED
-from growbench.stats.pairing import KEY, Side, losses, name_of, of_arm, refuse_unequal
+from growbench.stats.pairing import KEY, Side, at_budget, losses, name_of, of_arm, refuse_unequal
 
 _EXPONENTS = (0.01, 3.0)
 _PARAMETERS = 3
+_ROUNDING = 1e-9  # costs that differ by less are one
 _ESTIMATES = (
     *("limit", "limit_low", "limit_high", "scale", "exponent", "exponent_low", "exponent_high"),
     *("rmse", "df", "cost_unit", "cost_low", "cost_high"),
@@ -94,6 +95,58 @@ def saved_by_seed(curve: pd.DataFrame, *, reached: bool = False) -> pd.DataFrame
         row = {"task": task, "seed": seed, "difference": difference, "bound": bound, "targets": len(used)}
         rows.append(row | {"outside": len(every) - len(used), "missing": missing})
     return pd.DataFrame(rows, columns=["task", "seed", "difference", "bound", "targets", "outside", "missing"])
+
+
+def at_equal_cost(
+    results: pd.DataFrame,
+    arm: Side,
+    baseline: pd.DataFrame,
+    *,
+    cost: str = "flops",
+    metric: str = "loss",
+    equal: Collection[str] = ("data_fingerprint", "params_non_embedding"),
+) -> pd.DataFrame:
+    """The differences by seed of an arm from the baseline's loss at what the arm spent: `pairs` at equal cost.
+
+    arm: its name, which stands for its rows at the full budget, or rows, one per task and seed. baseline: its rows at
+    all budget points. cost: a column of results in FLOPs (a view). The baseline's loss is linear in log cost between
+    the two cooled points next to the arm's cost, and is never extrapolated.
+
+    Columns as of `pairs`; unscored counts the baseline's points that are read, missing names who lacks the seed or a
+    point at that cost. ValueError as of `refuse_unequal`.
+    """
+    mine = at_budget(results, arm)
+    refuse_unequal(mine, baseline.drop_duplicates([*KEY, *equal]), equal=equal)
+    sides = name_of(arm), name_of(baseline)
+    points = {key: rows for key, rows in baseline.groupby(KEY) if key[0] in set(mine["task"])}
+    rows = []
+    spent = mine[cost].astype("Float64").to_numpy("float64", na_value=np.nan)
+    for row, loss, at in zip(mine.to_dict("records"), losses(mine, metric), spent, strict=True):
+        key = row["task"], row["seed"]
+        read = _read_off(points.pop(key, baseline.iloc[:0]), float(at), sides, cost, metric)
+        read["unscored"] += row["status"] in UNSCORED
+        known = {"task": key[0], "seed": key[1], "arm_loss": loss, "data_fingerprint": row["data_fingerprint"]}
+        rows.append(known | read)
+    alone = [{"task": task, "seed": seed, "unscored": 0, "missing": sides[0]} for task, seed in points]
+    found = pd.DataFrame([*rows, *alone]).assign(arm=sides[0], reference=sides[1])
+    found["difference"] = np.log(found["arm_loss"]) - np.log(found["reference_loss"])
+    return found.sort_values(KEY, ignore_index=True)
+
+
+def _read_off(points: pd.DataFrame, spent: float, sides: tuple[str, str], cost: str, metric: str) -> dict[str, Any]:
+    """reference_loss: of one seed's cooled points at a cost; unscored: how many next to it did not finish; missing."""
+    none = {"reference_loss": np.nan, "unscored": 0}
+    if math.isnan(spent):
+        return none | {"missing": f"the cost of {sides[0]}"}
+    known = points.dropna(subset=[cost]).sort_values(cost)
+    costs = known[cost].to_numpy("float64")
+    if known.empty or not costs[0] * (1 - _ROUNDING) <= spent <= costs[-1] * (1 + _ROUNDING):
+        return none | {"missing": f"{sides[1]} at {spent:.3g} FLOPs"}
+    right = min(int(np.searchsorted(costs, spent * (1 - _ROUNDING))), len(costs) - 1)
+    left = right if costs[right] <= spent * (1 + _ROUNDING) else right - 1
+    lost = known["status"].iloc[sorted({left, right})].isin(UNSCORED).sum()
+    loss = float(np.interp(np.log(spent), np.log(costs), losses(known, metric)))
+    return none | {"reference_loss": loss, "unscored": int(lost), "missing": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
