@@ -4,39 +4,32 @@ Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 an ar
 """
 
 import ast
-import json
 import os
 import shlex
 import sys
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
-from rich.table import Table
-from rich.text import Text
 
 import growbench
 from growbench import plugins
+from growbench.console import print_json, print_words, progress, say
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from growbench.claim import Decision
-    from growbench.launch import Event
+    from growbench.folders import Frames
     from growbench.plan import Plan
     from growbench.settings import Tuned
     from growbench.study import Study
-
-    Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 
 app = typer.Typer(
     name="growbench",
@@ -81,11 +74,11 @@ def main() -> None:
             traceback.print_exc()
         match error:
             case typer.TyperException():
-                _say(f"growbench: {error.format_message()}")
+                say(f"growbench: {error.format_message()}")
             case ValueError() | OSError():
-                _say(f"growbench: {error}")
+                say(f"growbench: {error}")
             case _:  # a defect, here or in a plugin
-                _say(f"growbench: {type(error).__name__}: {error} (--debug shows where)")
+                say(f"growbench: {type(error).__name__}: {error} (--debug shows where)")
         sys.exit(2)
 
 
@@ -133,16 +126,16 @@ def run(
         tuned = None if not chosen.tuning else _tune(chosen, folder, workers, only, plugin)
         with _guests():
             plan = make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache(), tuned=tuned)
-        with _progress() as show, _guests():
+        with progress() as show, _guests():
             summary = local.run(plan, out=folder, workers=workers or _cores(), progress=show, command=_command())
         if summary.interrupted:
             raise KeyboardInterrupt
         page = _write_report([folder], folder / "report.html")
     except KeyboardInterrupt:
-        _say(f"Interrupted: finished stages stay in {folder}, and the same command goes on from there.")
+        say(f"Interrupted: finished stages stay in {folder}, and the same command goes on from there.")
         raise typer.Exit(130) from None
     if as_json:
-        _print_json(asdict(summary) | {"study": plan.study.study, "out": str(folder), "report": str(page)})
+        print_json(asdict(summary) | {"study": plan.study.study, "out": str(folder), "report": str(page)})
     else:
         print(_outcome(folder, summary.finished, summary.cached, summary.failed))
         if only or seeds or first_seed:
@@ -172,7 +165,7 @@ def tune(
     try:
         tuned = _tune(chosen, folder, workers, only, plugin)
     except KeyboardInterrupt:
-        _say(f"Interrupted: finished trials stay in {folder}, and the same command goes on from there.")
+        say(f"Interrupted: finished trials stay in {folder}, and the same command goes on from there.")
         raise typer.Exit(130) from None
     choices = [
         {"task": task, "arm": arm} | {name: value for name, value in asdict(own).items() if value is not None}
@@ -180,7 +173,7 @@ def tune(
         for arm, own in arms.items()
     ]
     said = {"study": chosen.study, "out": str(folder), "digest": tuned.digest, "flops": tuned.flops_total}
-    _print(said | {"chosen": choices} | ({"trials": list(tuned.trials)} if as_json else {}), as_json)
+    print_words(said | {"chosen": choices} | ({"trials": list(tuned.trials)} if as_json else {}), as_json)
 
 
 @app.command()
@@ -219,7 +212,7 @@ def plan(
     if not as_json and not stages:
         rows = said.pop("stages")
         said = {"stages": len(rows)} | said | {"left": Counter(row["why"] for row in rows if not row["cached"])}
-    _print(said, as_json)
+    print_words(said, as_json)
 
 
 @app.command()
@@ -248,15 +241,16 @@ def claims(
 ) -> None:
     """Say which claims a study's results support, contradict, or leave undecided."""
     from growbench.claim import tabulate
+    from growbench.folders import read
 
-    decided, tested = tabulate(_decisions(*_read(folders), plugin))
+    decided, tested = tabulate(_decisions(*read(folders), plugin))
     if not as_json:
         decided, tested = (
             decided[["claim", "verdict", "effect", "low", "high", "measure", "missing"]],
             tested.drop(columns=["rows", "measure"]),
         )
     said = {"claims": _records(decided)} | ({"tests": _records(tested)} if tests or as_json else {})
-    _print(said, as_json)
+    print_words(said, as_json)
 
 
 def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
@@ -281,7 +275,7 @@ def list_(plugin: PluginPaths = None, as_json: Json = False, debug: Debug = Fals
         ]
         for name, kind in plugins.KINDS.items()
     }
-    _print(tables | {"launchers": _launchers(), "studies": _studies()}, as_json)
+    print_words(tables | {"launchers": _launchers(), "studies": _studies()}, as_json)
 
 
 @app.command()
@@ -291,10 +285,11 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Say which stages of a folder are done, failed and left."""
-    _existing(folder)
     from growbench import tables
+    from growbench.folders import existing
 
-    _print(tables.status(folder), as_json)
+    existing(folder)
+    print_words(tables.status(folder), as_json)
 
 
 @data.command()
@@ -337,7 +332,7 @@ def check(
                     f"{result.status}  {result.plugin}  {result.check}" + f"  {result.message}" * bool(result.message)
                 )
     if as_json:
-        _print_json({"checks": [asdict(result) for result in found]})
+        print_json({"checks": [asdict(result) for result in found]})
     raise typer.Exit(1 if any(result.status == "failed" for result in found) else 0)
 
 
@@ -386,7 +381,7 @@ def _tune(
     refuse_foreign(folder)
 
     def run(plan: "Plan", out: Path) -> None:
-        with _progress() as show:
+        with progress() as show:
             if local.run(plan, out=out, workers=workers or _cores(), progress=show, command=_command()).interrupted:
                 raise KeyboardInterrupt
 
@@ -405,9 +400,10 @@ def _write_report(folders: Sequence[Path], page: Path) -> Path:
 
     from growbench import tables
     from growbench.claim import tabulate
+    from growbench.folders import read
     from growbench.reports.page import render
 
-    frames, about = _read(folders)
+    frames, about = read(folders)
     coordinates = pd.concat([tables.coordinates(folder) for folder in folders]).drop_duplicates()
     results, curves, stages, diagnostics = frames
     try:
@@ -419,16 +415,6 @@ def _write_report(folders: Sequence[Path], page: Path) -> Path:
     return page
 
 
-def _read(folders: Sequence[Path]) -> "tuple[Frames, dict[str, Any]]":
-    """Return (results, curves, stages, diagnostics) of all folders as one, and where they come from."""
-    for folder in folders:
-        _existing(folder)
-    from growbench import tables
-
-    about = _merged([tables.provenance(folder) for folder in folders])
-    return _joined([(*tables.tables(folder), tables.diagnostics(folder)) for folder in folders]), about
-
-
 def _decisions(frames: "Frames", about: Mapping[str, Any], plugin: Sequence[Path] | None) -> "list[Decision]":
     """Return the verdict on every claim that is known, built in or given."""
     from growbench.claim import Evidence, decide, known
@@ -438,102 +424,6 @@ def _decisions(frames: "Frames", about: Mapping[str, Any], plugin: Sequence[Path
     evidence = Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory)
     with _guests():
         return decide(known(plugin or ()), evidence)
-
-
-_RUN = ["arm", "task", "seed"]
-_ROW = [*_RUN, "budget"]
-_MEASURED = {"wall_s", "peak_memory_bytes", "started", "restarts", "arms"}
-"""Columns that differ between equal runs."""
-
-
-def _joined(folders: "Sequence[Frames]") -> "Frames":
-    """Return the tables of all folders as one. A row in two of them counts once, of a failed and an ok one the latter.
-
-    ValueError where two of one arm, task, seed and budget differ: they are no two seeds of one thing.
-    """
-    import pandas as pd
-
-    if len(folders) == 1:
-        return folders[0]
-    results, curves, stages, diagnostics = (
-        pd.concat([frame.assign(folder=i) for i, frame in enumerate(frames)], ignore_index=True)
-        for frames in zip(*folders, strict=True)
-    )
-    unfinished = ("failed", "blocked")
-    results = _distinct(results.sort_values("status", key=lambda found: found.isin(unfinished), kind="stable"))
-    done = results[~results["status"].isin(unfinished)]
-    if len(clash := done[done.duplicated(_ROW)]):
-        arm, task, seed, budget = clash.iloc[0][_ROW]
-        raise ValueError(
-            f"the folders disagree on {arm} of seed {seed} ({task}, {budget:,} tokens), as after a change to a plugin: "
-            "rerun one of them, or write one report for each"
-        )
-    first = results.drop_duplicates(_ROW)
-    beaten = _keys(results.drop(first.index)).difference(_keys(first))
-    curves = _distinct(curves[~_keys(curves).isin(beaten)])
-    diagnostics = _distinct(diagnostics[~_keys(diagnostics).isin(beaten)])
-    stages = stages.sort_values("status", key=lambda found: found.isin(unfinished), kind="stable")
-    joined = (first, curves, stages.drop_duplicates("stage"), diagnostics)
-    first, curves, stages, diagnostics = (
-        frame.sort_index().drop(columns="folder").reset_index(drop=True) for frame in joined
-    )
-    return first, curves, stages, diagnostics
-
-
-def _distinct(frame: "pd.DataFrame") -> "pd.DataFrame":
-    return frame.drop_duplicates([column for column in frame.columns if column not in {*_MEASURED, "folder"}])
-
-
-def _keys(frame: "pd.DataFrame") -> "pd.MultiIndex":
-    """Return the run of each row, and the folder that it is from."""
-    import pandas as pd
-
-    return pd.MultiIndex.from_frame(frame[[*_RUN, "folder"]])
-
-
-def _merged(provenances: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one provenance for all folders; ValueError where their results must not be compared."""
-    import yaml
-
-    first, *others = provenances
-    for other in others:
-        if _minor(first["growbench"]) != _minor(other["growbench"]):
-            raise ValueError(
-                f"results of growbench {first['growbench']} and {other['growbench']} do not compare: rerun the older"
-            )
-        if any(
-            a["name"] == b["name"] and a["fingerprint"] != b["fingerprint"]
-            for a in first["tasks"]
-            for b in other["tasks"]
-        ):
-            raise ValueError("a task's data differ between the folders: their results do not compare")
-        one, another = (yaml.safe_load(found["study"]) | {"seeds": 0, "first_seed": 0} for found in (first, other))
-        if one != another:
-            raise ValueError("the folders hold different studies: write one report for each")
-        if arm := _tuned_apart(first, other):
-            raise ValueError(f"tuning chose differently for {arm} in the folders: write one report for each")
-    return max(provenances, key=lambda found: yaml.safe_load(found["study"])["seeds"])
-
-
-def _tuned_apart(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the name of an arm for which two folders chose different settings, or ""."""
-    one, another = ((found.get("tuned") or {"chosen": {}})["chosen"] for found in (first, other))
-    differ = (
-        f"{arm} ({task})"
-        for task in one.keys() & another.keys()
-        for arm in one[task].keys() & another[task].keys()
-        if one[task][arm] != another[task][arm]
-    )
-    return min(differ, default="")
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
-
-
-def _existing(folder: Path) -> None:
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}: give the --out folder of a run")
 
 
 def _command() -> str:
@@ -565,130 +455,9 @@ def _studies() -> list[dict[str, str]]:
     ]
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
-
-
 def _outcome(folder: Path, finished: int, cached: int, failed: int) -> str:
     if failed:
         return f"{finished} stages done, {failed} failed, {cached} were there; `growbench status {folder}` says why."
     if not finished:
         return f"Nothing was left to do: all {cached} stages are in {folder}."
     return f"{finished} stages done, {cached} were there."
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, default=str))
-
-
-def _print(value: Mapping[str, Any], as_json: bool) -> None:
-    """Print a mapping: first what fits `key: value`, then the lists of rows as tables."""
-    if as_json:
-        _print_json(value)
-        return
-    console = Console(markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 1000  # a pipe has no edge to wrap at
-    rows = {key: item for key, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)}
-    for key, item in value.items():
-        if key not in rows:
-            console.print(f"{key.replace('_', ' ')}: {_words(item)}")
-    for key, table in rows.items():
-        console.print("", key, _table(table), sep="\n")
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_words(cell)) for cell in row.values()))
-    return table
-
-
-def _words(value: object) -> str:
-    match value:
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:.4g}"
-        case int():
-            return f"{value:,}"
-        case None:
-            return "-"
-        case Mapping():
-            return ", ".join(f"{key}: {_words(item)}" for key, item in value.items()) or "none"
-        case list():
-            return ", ".join(map(_words, value)) or "none"
-    return str(value)
-
-
-# --- progress --------------------------------------------------------------------------------------------------------
-
-
-class Clock:
-    """Time left, from the speed of the tokens trained since the start; cached ones took no time and do not count."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now, self._start = now, now()
-        self._last = self._cached = 0
-
-    def left(self, event: "Event") -> str:
-        """Return "about 3 min left", or "" before anything was trained."""
-        if event.kind == "cached":
-            self._cached += event.tokens_done - self._last
-        self._last = event.tokens_done
-        trained, elapsed = event.tokens_done - self._cached, self._now() - self._start
-        if trained <= 0 or elapsed <= 0:
-            return ""
-        seconds = (event.tokens_total - event.tokens_done) * elapsed / trained
-        return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[["Event"], None]]:
-    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
-    with _bar(console) if console.is_terminal else _lines() as show:
-        yield show
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator[Callable[["Event"], None]]:
-    columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    clock = Clock()
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=None)
-
-        def show(event: "Event") -> None:
-            if event.kind in ("failed", "log"):
-                progress.console.print(_line(event))
-            words = ", ".join(filter(None, (clock.left(event), event.label)))
-            progress.update(bar, completed=event.done, total=event.total, description=words)
-
-        yield show
-
-
-@contextmanager
-def _lines(every: float = 10.0, now: Callable[[], float] = time.monotonic) -> Iterator[Callable[["Event"], None]]:
-    """Plain lines for a log: all failures and notes, the rest at most once in `every` seconds."""
-    clock, next_at = Clock(now), now()
-
-    def show(event: "Event") -> None:
-        nonlocal next_at
-        left = clock.left(event)
-        if (
-            event.kind in ("failed", "log")
-            or now() >= next_at
-            or (event.kind != "started" and event.done == event.total)
-        ):
-            _say(_line(event) + (f" ({left})" if left else ""))
-            next_at = now() + every
-
-    yield show
-
-
-def _line(event: "Event") -> str:
-    return f"[{event.done}/{event.total}] {event.kind} {event.label}" + (f": {event.text}" if event.text else "")

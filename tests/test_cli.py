@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import growbench
-from growbench import cli, plugins
+from growbench import cli, console, folders, plugins
 from growbench.study import shipped
 
 ROOT = Path(__file__).parents[1]
@@ -140,7 +140,7 @@ def test_the_time_left_is_the_remaining_tokens_at_the_measured_speed(
     speed: float, cached: int, trained: int, remaining: int
 ) -> None:
     seconds = 0.0
-    clock = cli.Clock(now=lambda: seconds)
+    clock = console.Clock(now=lambda: seconds)
     total = cached + trained + remaining
     assert clock.left(event("cached", tokens_done=cached, tokens_total=total)) == ""
     seconds = trained / speed
@@ -152,7 +152,7 @@ def test_the_time_left_is_the_remaining_tokens_at_the_measured_speed(
 
 def test_a_log_gets_every_failure_the_end_and_the_rest_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = 0.0
-    with cli._lines(every=10, now=lambda: seconds) as show:
+    with console._lines(every=10, now=lambda: seconds) as show:
         for done, kind in enumerate(["finished", "finished", "failed", "finished", "finished"], start=1):
             show(event(kind, done=done, total=5, tokens_done=done, tokens_total=5, text="NaN" * (kind == "failed")))
             seconds += 1
@@ -167,27 +167,27 @@ def folder_of(version: str, study: str, fingerprint: str) -> dict[str, Any]:
 
 def test_folders_of_one_study_merge_and_others_are_refused() -> None:
     three, five = (folder_of("0.1.0", f"study: quick\nseeds: {n}\n", "a") for n in (3, 5))
-    assert cli._merged([three, five]) == five
+    assert folders.merged([three, five]) == five
     with pytest.raises(ValueError, match=r"results of growbench 0\.1\.0 and 0\.2\.0 do not compare"):
-        cli._merged([three, folder_of("0.2.0", three["study"], "a")])
+        folders.merged([three, folder_of("0.2.0", three["study"], "a")])
     with pytest.raises(ValueError, match="a task's data differ"):
-        cli._merged([three, folder_of("0.1.1", three["study"], "b")])
+        folders.merged([three, folder_of("0.1.1", three["study"], "b")])
     with pytest.raises(ValueError, match="different studies"):
-        cli._merged([three, folder_of("0.1.1", "study: mine\nseeds: 3\n", "a")])
+        folders.merged([three, folder_of("0.1.1", "study: mine\nseeds: 3\n", "a")])
 
 
 def test_fresh_seeds_merge_where_both_folders_were_tuned_alike() -> None:
     first, fresh = (folder_of("0.1.0", f"study: quick\nseeds: 3\nfirst_seed: {n}\n", "a") for n in (0, 3))
-    assert cli._merged([first, fresh]) == first
+    assert folders.merged([first, fresh]) == first
     settings = [{"learning_rate": rate, "weight_decay": None, "warmup": None} for rate in (0.01, 0.02)]
     one, alike, other, more = (
         {"tuned": {"chosen": {"pycode": dict(zip(("t/scratch", "t/zero_pad"), own, strict=False))}}}
         for own in (settings, settings, settings[::-1], settings[:1])
     )
-    assert cli._merged([first | one, fresh | alike]) == first | one
-    assert cli._merged([first | one, fresh | more]) == first | one  # an arm tuned in one of them alone
+    assert folders.merged([first | one, fresh | alike]) == first | one
+    assert folders.merged([first | one, fresh | more]) == first | one  # an arm tuned in one of them alone
     with pytest.raises(ValueError, match=r"^tuning chose differently for t/scratch \(pycode\) in the folders: write"):
-        cli._merged([first | one, fresh | other])
+        folders.merged([first | one, fresh | other])
 
 
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
@@ -205,17 +205,17 @@ def of_seed(seed: int) -> Tables:
 
 def test_a_row_of_two_folders_counts_once_and_one_that_differs_is_refused() -> None:
     zero, one = of_seed(0), of_seed(1)
-    both = cli._joined([zero, one])
+    both = folders.joined([zero, one])
     assert [len(frame) for frame in both] == [len(a) + len(b) for a, b in zip(zero, one, strict=True)]
     slower = (zero[0].assign(wall_s=9.0), zero[1], zero[2].assign(wall_s=9.0), zero[3])
-    for frame, expected in zip(cli._joined([zero, slower]), zero, strict=True):
+    for frame, expected in zip(folders.joined([zero, slower]), zero, strict=True):
         pd.testing.assert_frame_equal(frame, expected)
     changed = zero[0].copy()
     last = changed.index[changed["status"] == "ok"][-1]
     changed.loc[last, "loss"] += 1e-6
     said = rf"the folders disagree on {re.escape(changed['arm'][last])} of seed 0 \({changed['task'][last]}, "
     with pytest.raises(ValueError, match=said):
-        cli._joined([zero, (changed, *zero[1:])])
+        folders.joined([zero, (changed, *zero[1:])])
 
 
 @pytest.mark.parametrize("status", ["failed", "blocked"])
@@ -231,9 +231,14 @@ def test_a_row_that_failed_in_one_folder_gives_way_to_the_other_s(status: str, t
     for frame in (curves, diagnostics):
         frame["stage"] = frame["stage"].mask((frame["arm"] == ok["arm"]) & (frame["task"] == ok["task"]), "an old one")
     stages.loc[0, ["status", "reason"]] = ["failed", "no luck"]
-    folders: list[Tables] = [good, (results, curves, stages, diagnostics)]
-    joined = cli._joined(folders[::-1] if turned else folders)
-    keys = (cli._ROW, [*cli._RUN, "kind", "tokens", "budget"], ["stage"], [*cli._RUN, "tokens", "budget", "stage"])
+    both: list[Tables] = [good, (results, curves, stages, diagnostics)]
+    joined = folders.joined(both[::-1] if turned else both)
+    keys = (
+        folders.ROW,
+        [*folders.RUN, "kind", "tokens", "budget"],
+        ["stage"],
+        [*folders.RUN, "tokens", "budget", "stage"],
+    )
     for frame, expected, key in zip(joined, good, keys, strict=True):
         one, other = (f.sort_values(key, ignore_index=True) for f in (frame, expected))
         pd.testing.assert_frame_equal(one, other)
