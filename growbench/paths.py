@@ -358,7 +358,7 @@ class Builder:
         ladders = {name: self.ladder(name, data.vocab) for name in self.study.ladders}
         self.matched(ladders)
         for architecture, shapes in ladders.items():
-            chosen = [s for s in self.study.strategies if architecture in (s.architectures or self.study.ladders)]
+            chosen = [spec for spec in self.study.strategies if spec.runs(architecture, task.label)]
             made = [(spec, made_strategy(spec, self.plugin_paths)) for spec in chosen]
             for seed, settings in product(self.study.seed_numbers, self.settings):
                 tree = Tree(

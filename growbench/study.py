@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -107,13 +107,14 @@ class TaskSpec(_Part):
 class StrategySpec(_Part):
     """A strategy: `name`, or a mapping of its name and parameters, an `arm` label and restrictions if wanted.
 
-    architectures: where it runs; only: the parts that it may grow (shape.PARTS); layers: in which layers ("2-4, 7").
-    Restricted growth adds as many weights as the ladder does, in fewer places.
+    architectures, tasks: where it runs, a task by its label; only: the parts that it may grow (shape.PARTS); layers: in
+    which layers ("2-4, 7"). Restricted growth adds as many weights as the ladder does, in fewer places.
     """
 
     name: str
     arm: str | None = None
     architectures: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None
     only: Annotated[tuple[Part, ...], BeforeValidator(_several), Field(min_length=1)] | None = None
     layers: Annotated[tuple[Count0, ...], BeforeValidator(_numbers), Field(min_length=1)] | None = None
     parameters: dict[str, Value] = {}
@@ -127,13 +128,19 @@ class StrategySpec(_Part):
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
-        lists = {key: list(value) for key in ("architectures", "only", "layers") if (value := getattr(self, key))}
+        lists = {
+            key: list(value) for key in ("architectures", "tasks", "only", "layers") if (value := getattr(self, key))
+        }
         return _given(name=self.name, arm=self.arm) | lists | self.parameters
 
     @property
     def label(self) -> str:
         """The arm's name: its label, or the strategy with its parameters, zero_pad(scaled=false)."""
         return self.arm or self.name + _listed(self.parameters) + self.restriction
+
+    def runs(self, architecture: str, task: str) -> bool:
+        """Whether it runs on an architecture and a task, both by name."""
+        return architecture in (self.architectures or [architecture]) and task in (self.tasks or [task])
 
     @property
     def words(self) -> str:
@@ -317,14 +324,18 @@ class Study(_Part):
             except (ValidationError, ValueError) as error:
                 said = _sentence(error) if isinstance(error, ValidationError) else error
                 raise ValueError(f"schedule {name!r}: {said}") from None
+        tasks = [task.label for task in self.tasks]
         for spec in self.strategies:
             for name in spec.architectures or ():
                 if name not in rungs:
                     raise ValueError(f"strategy {spec.label!r}: no ladder is named {name!r}{nearest(name, rungs)}")
-        for name in rungs:
-            arms = [spec.label for spec in self.strategies if name in (spec.architectures or rungs)]
+            for name in spec.tasks or ():
+                if name not in tasks:
+                    raise ValueError(f"strategy {spec.label!r}: no task is named {name!r}{nearest(name, tasks)}")
+        for name, task in product(rungs, tasks):
+            arms = [spec.label for spec in self.strategies if spec.runs(name, task)]
             _unique(f"the arm {{}} stands twice on {name}: give one of them an `arm` label or remove it", arms)
-        _unique("the task {} stands twice", [task.label for task in self.tasks])
+        _unique("the task {} stands twice", tasks)
         if self.train.batch * self.train.context > self.budget.tokens:
             raise ValueError(f"budget.tokens {self.budget.tokens} is less than one step of batch × context")
         if self.first_seed + self.seeds > TUNING_SEED:

@@ -1,13 +1,14 @@
 """The shipped studies, whole but for their budgets: every ladder, strategy and growth step runs and is scored."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from growbench.launch import local
 from growbench.plan import make_plan
-from growbench.study import Study, read_study, shipped
+from growbench.study import StrategySpec, Study, read_study, shipped
 from growbench.tables import tables
 
 STEPS = 40
@@ -18,9 +19,20 @@ def toy(name: str) -> Study:
     written = read_study(name).model_dump()
     written["train"] |= {"context": 16, "batch": 2, "eval_every": 16 * 2 * STEPS, "eval_tokens": 64}
     written["budget"] |= {"tokens": 16 * 2 * STEPS}
-    written["tasks"] = written["tasks"][-1:]
+    written["tasks"], written["strategies"] = written["tasks"][-1:], everywhere(read_study(name))
     written |= {"seeds": 1, "tuning": None}
     return Study.model_validate(written)
+
+
+def everywhere(study: Study) -> list[dict[str, Any]]:
+    """A study's strategies, each on whatever task there is: once, where several entries share them out by task."""
+    wide: list[StrategySpec] = []
+    for spec in study.strategies:
+        free = spec.model_copy(update={"tasks": None})
+        same = [other for other in wide if other.label == spec.label]
+        if not any(other.runs(name, "") for other in same for name in spec.architectures or study.ladders):
+            wide.append(free)
+    return [spec.model_dump() for spec in wide]
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -45,7 +57,8 @@ def test_a_shipped_study_runs(name: str, tmp_path: Path) -> None:
 def test_a_shipped_study_is_matched_and_under_one_epoch(name: str, tmp_path: Path) -> None:
     """At its real size: rungs of one size across architectures, and 20 tokens a weight, without repeating data."""
     study = read_study(name)
-    written = study.model_dump() | {"tasks": [t for t in study.model_dump()["tasks"] if t["name"] != "shakespeare"]}
+    tasks = [task for task in study.model_dump()["tasks"] if task["name"] != "shakespeare"]
+    written = study.model_dump() | {"tasks": tasks, "strategies": everywhere(study)}
     plan = make_plan(Study.model_validate(written).at(seeds=1), cache=tmp_path)
     top = {
         point.size["params_target"]
