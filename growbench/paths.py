@@ -402,6 +402,8 @@ class Builder:
             "train_tokens": len(data.train),
             "bytes_per_token": data.bytes_per_token,
             "entropy_rate": data.entropy_rate,
+            "bits_at_zero": loaded.bits(0.0),
+            "bits_at_one": loaded.bits(1.0),
         }
 
 

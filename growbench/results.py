@@ -104,6 +104,9 @@ RESULTS: dict[str, Column] = {
     "bits_per_byte": _real("bits/byte", "loss / ln 2 / bytes per token; missing where a token has no bytes."),
     "excess_loss": _real("nats/token", "loss - the source's entropy rate, where it is known."),
     "loss_floor": _real("nats/token", "Lowest loss of any model of this residual width, where the task knows it."),
+    "bits_per_weight": _real(
+        "bits", "Facts that a model of this loss knows, in bits per non-embedding weight, where the task has facts."
+    ),
     "growth_gap": _real(
         "logits", "max |logit after - logit before| over a fixed validation batch, at the last growth."
     ),

@@ -106,6 +106,54 @@ class Task(ABC):
         """
         return None
 
+    def bits(self, loss: float) -> float | None:
+        """Return the bits of facts that a model of that loss (nats per token) knows, linear in it; None: no facts."""
+        return None
+
+
+class Drawn(Task):
+    """Base of tasks drawn from a source whose entropy rate is known: fields `tokens` and `seed`, streams by `draw`.
+
+    `tokens` symbols to train on and a tenth of that for validation, from generators of their own; `seed` decides the
+    source and both. No text is involved.
+    """
+
+    tokens: int
+    seed: int
+
+    @property
+    @abstractmethod
+    def vocab(self) -> int:
+        """Number of symbols."""
+
+    @property
+    @abstractmethod
+    def entropy_rate(self) -> float:
+        """Nats per token that no model can go below."""
+
+    @abstractmethod
+    def draw(self, tokens: int, role: str) -> npt.NDArray[np.integer[Any]]:
+        """Return a stream of so many symbols; role, "train" or "valid", names its generator."""
+
+    def load(self, cache: Path) -> Data:
+        """Return both streams and the entropy rate; `cache` is not used."""
+        dtype = np.uint8 if self.vocab <= 256 else np.uint16
+        train, valid = (
+            self.draw(tokens, role).astype(dtype)
+            for tokens, role in ((self.tokens, "train"), (self.tokens // 10, "valid"))
+        )
+        return Data(train=train, valid=valid, vocab=self.vocab, unit="symbol", entropy_rate=self.entropy_rate)
+
+    def require(self, **least: int) -> None:
+        """Raise ValueError where a field is below its least value, tokens are too few, or symbols above 16 bits."""
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise ValueError(f"{name} must be at least {value}, not {getattr(self, name)}")
+        if self.tokens < 20:
+            raise ValueError(f"tokens must be at least 20, so that a tenth can be validated on, not {self.tokens}")
+        if self.vocab > 2**16:
+            raise ValueError(f"{self.vocab} symbols are more than the {2**16} that a token can tell apart: lower them")
+
 
 def generator(*role: object) -> np.random.Generator:
     """Return the generator of a role, e.g. ("data", seed, epoch): what others draw never moves its own draws."""

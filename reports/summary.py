@@ -297,7 +297,7 @@ def mean_difference(compared: pd.DataFrame, column: str) -> pd.Series:
     return compared.groupby("arm")[column].mean().where(~lost)
 
 
-SCORES = ("score", "loss", "bits_per_byte", "excess_loss", "scratch", "difference", "ratio")
+SCORES = ("score", "loss", "bits_per_byte", "excess_loss", "bits_per_weight", "scratch", "difference", "ratio")
 
 
 def by_arm(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -136,6 +136,8 @@ def _losses(metric: summary.Metric, records: Sequence[Record]) -> list[Spec]:
     specs = [_number("loss, mean", "score", words.loss, metric.unit)]
     if any(record["excess_loss"] is not None for record in records):
         specs.append(_number("excess over the limit", "excess_loss", words.loss, RESULTS["excess_loss"].unit))
+    if any(record["bits_per_weight"] is not None for record in records):
+        specs.append(_number("facts known per weight", "bits_per_weight", words.significant, "bits"))
     return [*specs, (Head(text="loss by seed", unit=metric.unit), _by_seed)]
 
 

@@ -10,19 +10,18 @@ symbols are uniform: they cost ln S each whatever is known; the value of a known
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from growbench.task import Data, Task, Tokens, generator
+from growbench.task import Drawn, generator
 
 Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts(Task):
+class Facts(Drawn):
     """Random associations to memorise: nothing in them generalises, so a loss reads as the bits that a model stores.
 
     Each pair (a, b) of `keys` x `keys` symbols has a value of `length` symbols, drawn independently, each out of
@@ -48,24 +47,7 @@ class Facts(Task):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.keys < 1 or self.values < 1 or self.length < 1:
-            raise ValueError(
-                f"keys, values and length must be at least 1, not {self.keys}, {self.values} and {self.length}"
-            )
-        if self.vocab > 2**16:
-            raise ValueError(f"2 keys + length values make {self.vocab} symbols: lower one, to at most {2**16} in all")
-        if self.tokens < 20:
-            raise ValueError(f"tokens must be at least 20, so that a tenth can be validated on, not {self.tokens}")
-
-    def load(self, cache: Path) -> Data:
-        """Return both streams and the entropy rate; `cache` is not used."""
-        return Data(
-            train=self._stream(self.tokens, "train"),
-            valid=self._stream(self.tokens // 10, "valid"),
-            vocab=self.vocab,
-            unit="symbol",
-            entropy_rate=self.entropy_rate,
-        )
+        self.require(keys=1, values=1, length=1)
 
     @property
     def vocab(self) -> int:
@@ -94,6 +76,6 @@ class Facts(Task):
         facts: Integers = first + np.concatenate([pairs, values], 1)
         return facts
 
-    def _stream(self, tokens: int, role: str) -> Tokens:
+    def draw(self, tokens: int, role: str) -> Integers:
         order = generator("facts", role, self.seed).integers(len(self.facts), size=-(-tokens // (2 + self.length)))
-        return self.facts[order].ravel()[:tokens].astype(np.uint8 if self.vocab <= 256 else np.uint16)
+        return self.facts[order].ravel()[:tokens]

@@ -9,12 +9,11 @@ emits fix the next state. Whoever knows the state now knows it ever after, so th
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from growbench.task import Data, Task, Tokens, generator
+from growbench.task import Drawn, Tokens, generator
 
 Reals = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -24,7 +23,7 @@ ROLLS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grammar(Task):
+class Grammar(Drawn):
     """Symbols of a seeded random grammar whose entropy rate is known: a loss reads as excess over the limit.
 
     Each of `states` states has `rules` rules "emit a symbol, go to a state", with distinct symbols out of `symbols` and
@@ -46,27 +45,16 @@ class Grammar(Task):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.states < 1:
-            raise ValueError(f"a grammar needs at least one state, not states = {self.states}")
-        if not 1 <= self.symbols <= 2**16:
-            raise ValueError(f"symbols must lie in 1 ... {2**16}, not {self.symbols}")
+        self.require(states=1, symbols=1)
         if not 1 <= self.rules <= min(self.symbols, ROLLS):
             raise ValueError(
                 f"the rules of a state emit distinct symbols: rules must lie in 1 ... {min(self.symbols, ROLLS)} "
                 f"here, not {self.rules}"
             )
-        if self.tokens < 20:
-            raise ValueError(f"tokens must be at least 20, so that a tenth can be validated on, not {self.tokens}")
 
-    def load(self, cache: Path) -> Data:
-        """Return both streams and the entropy rate; `cache` is not used."""
-        return Data(
-            train=self._stream(self.tokens, "train"),
-            valid=self._stream(self.tokens // 10, "valid"),
-            vocab=self.symbols,
-            unit="symbol",
-            entropy_rate=self.entropy_rate,
-        )
+    @property
+    def vocab(self) -> int:
+        return self.symbols
 
     @property
     def entropy_rate(self) -> float:
@@ -162,7 +150,7 @@ class Grammar(Task):
         entropies: Reals = (self._probability * self._surprise).sum(1)
         return entropies
 
-    def _stream(self, tokens: int, role: str) -> Tokens:
+    def draw(self, tokens: int, role: str) -> Integers:
         symbol, target, weight = self._rules
         rng = generator("grammar", role, self.seed)
         start = int(rng.choice(self.states, p=self._stationary))
@@ -171,5 +159,5 @@ class Grammar(Task):
         step = np.take_along_axis(target, rule, 1).tolist()
         path = accumulate(rolls.tolist(), lambda state, roll: step[state][roll], initial=start)
         visited = np.fromiter(islice(path, tokens), np.int64, tokens)
-        emitted = np.take_along_axis(symbol, rule, 1)[visited, rolls]
-        return emitted.astype(np.uint8 if self.symbols <= 256 else np.uint16)
+        emitted: Integers = np.take_along_axis(symbol, rule, 1)[visited, rolls]
+        return emitted

@@ -13,23 +13,23 @@ from bisect import bisect
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate, islice
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import OptimizeResult, minimize
 
-from growbench.task import Data, Task, Tokens, generator
+from growbench.task import Drawn, generator
 
 Reals = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 SHORT, LONG = 200, 2000
 """Iterations of L-BFGS: thrice LONG lowers the floor of the default source by less than 0.002 nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank(Task):
+class Rank(Drawn):
     """Symbols of a random bigram source of full rank: the residual width alone limits the loss, by a known amount.
 
     Each of `symbols` symbols is followed by one of softmax(normal(0, scale^2)). Bigrams are all there is to know, and
@@ -51,22 +51,13 @@ class Rank(Task):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 2 <= self.symbols <= 2**16:
-            raise ValueError(f"symbols must lie in 2 ... {2**16}, not {self.symbols}")
+        self.require(symbols=2)
         if not 0 <= self.scale <= 20:
             raise ValueError(f"the scale of the log-probabilities must lie in 0 ... 20, not {self.scale}")
-        if self.tokens < 20:
-            raise ValueError(f"tokens must be at least 20, so that a tenth can be validated on, not {self.tokens}")
 
-    def load(self, cache: Path) -> Data:
-        """Return both streams and the entropy rate; `cache` is not used."""
-        return Data(
-            train=self._stream(self.tokens, "train"),
-            valid=self._stream(self.tokens // 10, "valid"),
-            vocab=self.symbols,
-            unit="symbol",
-            entropy_rate=self.entropy_rate,
-        )
+    @property
+    def vocab(self) -> int:
+        return self.symbols
 
     @property
     def entropy_rate(self) -> float:
@@ -139,13 +130,13 @@ class Rank(Task):
         joint: Reals = self._stationary[:, None] * np.exp(self.log_prob)
         return joint
 
-    def _stream(self, tokens: int, role: str) -> Tokens:
+    def draw(self, tokens: int, role: str) -> Integers:
         rng = generator("rank", role, self.seed)
         bounds = np.exp(self.log_prob).cumsum(1)[:, :-1].tolist()
         start = int(rng.choice(self.symbols, p=self._stationary))
         rolls = rng.random(tokens).tolist()
         path = accumulate(rolls, lambda last, roll: bisect(bounds[last], roll), initial=start)
-        return np.fromiter(islice(path, tokens), np.uint8 if self.symbols <= 256 else np.uint16, tokens)
+        return np.fromiter(islice(path, tokens), np.int64, tokens)
 
 
 @cache

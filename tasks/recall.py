@@ -8,16 +8,18 @@ the value of a key costs ln V where the block first shows it, and nothing from t
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from growbench.task import Data, Task, Tokens, generator
+from growbench.task import Drawn, generator
+
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recall(Task):
+class Recall(Drawn):
     """Multi-query associative recall: whatever was bound to a key in the context is asked for, over and over.
 
     Each block of `pairs` pairs binds its own random values, out of `values`, to `keys` keys; every key after its first
@@ -44,24 +46,12 @@ class Recall(Task):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.keys < 1 or self.values < 1 or self.pairs < 1:
-            raise ValueError(
-                f"keys, values and pairs must be at least 1, not {self.keys}, {self.values} and {self.pairs}"
-            )
-        if self.keys + self.values > 2**16:
-            raise ValueError(f"keys and values make {self.keys + self.values} symbols: lower one, to at most {2**16}")
-        if self.tokens < 20:
-            raise ValueError(f"tokens must be at least 20, so that a tenth can be validated on, not {self.tokens}")
+        self.require(keys=1, values=1, pairs=1)
 
-    def load(self, cache: Path) -> Data:
-        """Return both streams and the entropy rate; `cache` is not used. Values come after keys in the vocabulary."""
-        return Data(
-            train=self._stream(self.tokens, "train"),
-            valid=self._stream(self.tokens // 10, "valid"),
-            vocab=self.keys + self.values,
-            unit="symbol",
-            entropy_rate=self.entropy_rate,
-        )
+    @property
+    def vocab(self) -> int:
+        """Keys, then values."""
+        return self.keys + self.values
 
     @property
     def entropy_rate(self) -> float:
@@ -69,10 +59,9 @@ class Recall(Task):
         shown = self.keys * (1 - (1 - 1 / self.keys) ** self.pairs)
         return (math.log(self.keys) + shown / self.pairs * math.log(self.values)) / 2
 
-    def _stream(self, tokens: int, role: str) -> Tokens:
+    def draw(self, tokens: int, role: str) -> Integers:
         rng = generator("recall", role, self.seed)
         blocks = -(-tokens // (2 * self.pairs))
         bound = self.keys + rng.integers(self.values, size=(blocks, self.keys))
         asked = rng.integers(self.keys, size=(blocks, self.pairs))
-        stream = np.stack([asked, np.take_along_axis(bound, asked, 1)], 2).ravel()[:tokens]
-        return stream.astype(np.uint8 if self.keys + self.values <= 256 else np.uint16)
+        return np.stack([asked, np.take_along_axis(bound, asked, 1)], 2).ravel()[:tokens]

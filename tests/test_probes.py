@@ -1,5 +1,6 @@
 """Capacity probes: what each source is by its definition, its limit as models meet it, and growth past it."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+import toy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +20,7 @@ from growbench.shape import Shape
 from growbench.state import State
 from growbench.strategies.zero_pad import ZeroPad
 from growbench.strategy import Probe
+from growbench.tables import PLAN, tables
 from growbench.task import Data, Stream, Tokens, evaluation
 from growbench.tasks.facts import Facts
 from growbench.tasks.rank import Rank
@@ -230,7 +233,7 @@ def test_only_residual_growth_passes_the_floor_of_a_larger_source(width: int) ->
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"symbols": 1}, r"symbols must lie in 2 \.\.\. 65536, not 1"),
+        ({"symbols": 1}, "symbols must be at least 2, not 1"),
         ({"scale": -1.0}, "scale of the log-probabilities"),
         ({"tokens": 5}, "at least 20"),
     ],
@@ -312,11 +315,27 @@ def test_a_large_enough_model_knows_facts_that_a_small_one_cannot_hold() -> None
     assert known[3] < 192 < 365 < known[16] <= 384 + 10
 
 
+def test_results_state_the_bits_known_per_weight(tmp_path: Path) -> None:
+    """Of arms of every size, beside those of a task without facts."""
+    task = Facts(keys=4, values=4, tokens=4000)
+    facts = {"name": "facts", "keys": task.keys, "values": task.values, "tokens": task.tokens}
+    planned = toy.plan(tmp_path, strategies=["scratch"], tasks=[facts, "text:" + str(toy.text(tmp_path))])
+    toy.work(planned, tmp_path / "out")
+    (tmp_path / "out" / PLAN).write_text(json.dumps(planned.to_dict()), encoding="utf-8")
+    rows, _, _ = tables(tmp_path / "out")
+    text = rows["task"].str.startswith("text")
+    assert rows.loc[text, "bits_per_weight"].isna().all()
+    known = rows[~text]
+    assert known["params_non_embedding"].nunique() == 2
+    by_hand = [task.bits(loss) / size for loss, size in zip(known["loss"], known["params_non_embedding"], strict=True)]
+    assert known["bits_per_weight"].tolist() == pytest.approx(by_hand)
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"keys": 0}, "must be at least 1, not 0, 16 and 2"),
-        ({"values": 40_000}, "make 80064 symbols"),
+        ({"keys": 0}, "keys must be at least 1, not 0"),
+        ({"values": 40_000}, "80064 symbols are more than"),
         ({"tokens": 5}, "at least 20"),
     ],
 )
@@ -412,8 +431,8 @@ def test_two_layers_recall_what_one_cannot() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"pairs": 0}, "must be at least 1, not 16, 16 and 0"),
-        ({"values": 70_000}, "make 70016 symbols"),
+        ({"pairs": 0}, "pairs must be at least 1, not 0"),
+        ({"values": 70_000}, "70016 symbols are more than"),
         ({"tokens": 5}, "at least 20"),
     ],
 )

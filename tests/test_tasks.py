@@ -319,8 +319,9 @@ def test_a_stream_that_a_grammar_cannot_emit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"states": 0}, "at least one state"),
-        ({"symbols": 0}, "symbols must lie in"),
+        ({"states": 0}, "states must be at least 1, not 0"),
+        ({"symbols": 0}, "symbols must be at least 1, not 0"),
+        ({"symbols": 70_000}, "70000 symbols are more than"),
         ({"symbols": 4, "rules": 5}, r"rules must lie in 1 \.\.\. 4 here, not 5"),
         ({"tokens": 5}, "at least 20"),
     ],
