@@ -1,6 +1,7 @@
 """Documentation runs: the Python blocks of every page, in order, and every link to a file of the repository."""
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCKS = {page: re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S) for page in PAGES}
+
+
+@pytest.mark.parametrize("page", ["study.md", "results.md"])
+def test_a_generated_page_says_what_the_code_says(page: str) -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"][page]()
+    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == made, "run python docs/generate.py"
 
 
 @pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if blocks], ids=lambda page: page.name)
