@@ -29,7 +29,7 @@ MATCHED = 0.01
 
 _CORE = (
     "labels", "axes", "maps", "shape", "parametrization", "model", "state",
-    "strategy", "ledger", "checkpoint", "optimizer", "train", "task", "diagnostics",
+    "strategy", "ledger", "checkpoint", "progress", "optimizer", "train", "task", "diagnostics",
 )  # fmt: skip
 """Modules that can change a number of any stage. diagnostics changes no loss, but alive_share and all that claims of
 scale and capacity rest on; coordinates changes those of its own stages alone, and they alone name it.
@@ -243,6 +243,7 @@ class Builder:
             identity=identity,
             tokens=tokens,
             flops=flops,
+            devices=self.study.device.devices if kind in ("train", "cooldown") else 1,
         )
         self.stages.setdefault(stage.key, stage)
         return stage.key
@@ -252,7 +253,15 @@ class Builder:
         settings |= {k: v for k, v in asdict(setting).items() if v is not None} if setting else {}
         warmup = settings.get("warmup", self.study.budget.warmup)
         settings["warmup"] = self.round(warmup * self.total) if warmup else 0
-        return {"core": core_identity(), "device": "cpu", "task": dict(task), "seed": seed, "train": settings}
+        device = self.study.device
+        settings |= {name: True for name in ("compile", "deterministic") if getattr(device, name)}
+        return {
+            "core": core_identity(),
+            "device": device.accelerator,
+            "task": dict(task),
+            "seed": seed,
+            "train": settings,
+        }
 
     def init(self, common: Mapping[str, Any], shape: Shape, base: Shape, place: str) -> Trunk:
         scaling = {"name": self.study.parametrization, "base": asdict(base)}
@@ -396,7 +405,7 @@ class Builder:
             "from_scratch": not made.source,
             "parametrization": self.study.parametrization,
             "dtype": self.study.train.precision,
-            "device": "cpu",
+            "device": self.study.device.accelerator,
             "data_fingerprint": data.fingerprint,
             "vocab": data.vocab,
             "train_tokens": len(data.train),

@@ -225,6 +225,28 @@ class Train(_Part):
     eval_tokens: Count
 
 
+def _whole(value: object) -> object:
+    if value == "fsdp":
+        raise ValueError(
+            "fsdp splits every weight over the devices, and growth and frozen parts need it whole: use ddp"
+        )
+    return value
+
+
+class Device(_Part):
+    """What a stage trains on: a process for each of its `devices`, with the whole model and its share of every batch.
+
+    compile: by torch.compile; deterministic: the same bits again on the same machine, at some cost in speed. How many
+    devices there are changes numbers by rounding alone, as threads do: stages of another number are not run again.
+    """
+
+    accelerator: Literal["cpu", "cuda"] = "cpu"
+    devices: Count = 1
+    strategy: Annotated[Literal["ddp"], BeforeValidator(_whole)] = "ddp"
+    compile: Annotated[bool, Field(strict=True)] = False
+    deterministic: Annotated[bool, Field(strict=True)] = False
+
+
 class Range(_Part):
     """A range that tuning draws from, uniform in the logarithm."""
 
@@ -298,6 +320,7 @@ class Study(_Part):
     strategies: Annotated[tuple[StrategySpec, ...], Field(min_length=1)]
     budget: Budget
     train: Train
+    device: Device = Device()
     schedules: dict[str, Schedule] = {}
     tuning: Tuning | None = None
 
@@ -336,6 +359,11 @@ class Study(_Part):
             arms = [spec.label for spec in self.strategies if spec.runs(name, task)]
             _unique(f"the arm {{}} stands twice on {name}: give one of them an `arm` label or remove it", arms)
         _unique("the task {} stands twice", tasks)
+        if self.train.batch % self.device.devices:
+            raise ValueError(
+                f"device.devices: a batch of {self.train.batch} sequences cannot be shared equally by "
+                f"{self.device.devices}: give a number that divides it"
+            )
         if self.train.batch * self.train.context > self.budget.tokens:
             raise ValueError(f"budget.tokens {self.budget.tokens} is less than one step of batch × context")
         if self.first_seed + self.seeds > TUNING_SEED:
@@ -386,8 +414,12 @@ class Study(_Part):
         first_seed: int | None = None,
         strategies: Sequence[str] = (),
         untuned: bool = False,
+        precision: str | None = None,
+        device: Mapping[str, object] | None = None,
     ) -> "Study":
-        """Return the study with other seeds (None keeps them), those strategies that it does not name, or untuned."""
+        """Return the study with other seeds or precision (None keeps them), those strategies that it does not name,
+        other fields of `device`, or untuned.
+        """
         named = {spec.name for spec in self.strategies}
         written = self.model_dump()
         added = [{"name": name} for name in strategies if name not in named]
@@ -395,6 +427,8 @@ class Study(_Part):
             "seeds": self.seeds if seeds is None else seeds,
             "first_seed": self.first_seed if first_seed is None else first_seed,
             "strategies": [*written["strategies"], *added],
+            "train": written["train"] | ({"precision": precision} if precision else {}),
+            "device": written["device"] | dict(device or {}),
             "tuning": None if untuned else written["tuning"],
         }
         return _validated(written | changes, self.study)
