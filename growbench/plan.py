@@ -74,7 +74,7 @@ class Plan:
             why = "what it builds on diverged" if key in given_up else why
             rows.append({"stage": key} | own | {"cached": cached, "why": why})
         left = sum(float(row["flops"]) for row in rows if not row["cached"] and row["stage"] not in given_up)
-        rate = _rate(records.values())
+        rate = measured_rate(records.values())
         return {
             "study": self.study.study,
             "arms": len({arm.about["arm"] for arm in self.arms}),
@@ -132,7 +132,7 @@ def _at_the_edge(tuned: Tuned) -> Iterator[str]:
         )
 
 
-def _rate(records: Iterable[Record]) -> float | None:
+def measured_rate(records: Iterable[Record]) -> float | None:
     """FLOPs per second of the training stages that have run, if any has."""
     trained = [record for record in records if record.kind in ("train", "cooldown") and record.wall_s > 0]
     wall = sum(record.wall_s for record in trained)

@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     model_serializer,
     model_validator,
@@ -152,6 +153,22 @@ class StrategySpec(_Part):
         """The restriction in words, "" without one: [ffn], [attention, layers 2 3]."""
         words = [*(self.only or ()), *(["layers " + " ".join(map(str, self.layers))] if self.layers else ())]
         return f"[{', '.join(words)}]" if words else ""
+
+
+class Launch(_Part):
+    """Who runs the stages: a launcher's `name`, or a mapping of its name and options. It changes no number."""
+
+    name: str
+    parameters: dict[str, JsonValue] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, written: object) -> object:
+        return {"name": written} if isinstance(written, str) else _gather(written, {"name"})
+
+    @model_serializer
+    def _flat(self) -> dict[str, JsonValue]:
+        return {"name": self.name} | self.parameters
 
 
 class Schedule(_Part):
@@ -323,6 +340,7 @@ class Study(_Part):
     device: Device = Device()
     schedules: dict[str, Schedule] = {}
     tuning: Tuning | None = None
+    launch: Launch | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -494,6 +512,14 @@ def parse_study(text: str, origin: str) -> Study:
     if not isinstance(written, dict):
         raise ValueError(f"{origin} is not a study: a study file is a mapping that begins with `study: NAME`")
     return _validated(written, origin)
+
+
+def parse_launch(written: object, origin: str) -> Launch | None:
+    """Return a `launch` block that is written elsewhere than in a study; None for none."""
+    try:
+        return None if written is None else Launch.model_validate(written)
+    except ValidationError as error:
+        raise ValueError(f"{origin}: launch: {_sentence(error)}") from None
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
