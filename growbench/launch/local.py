@@ -157,7 +157,7 @@ class _Pool:
                 raise message
             case None:
                 worker.stage = None
-                if not self.stopped:  # somebody else asked it to
+                if not self.stopped and not self.stop():  # somebody else asked it to
                     self._dismiss(worker)
                     self._assign(self._hire(), stage, queue)
             case _:
@@ -197,11 +197,12 @@ def _uninterrupted() -> Iterator[None]:
     from their first instruction; the handler is for other threads of this process, which have no mask. Requests to
     stop are held back likewise: a worker would die of them before it knows better.
     """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # also in the tracker, for all that it does not lift itself
     resource_tracker.ensure_running()  # a first start would start it too, and lift the mask with that
     held: list[int] = []
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number)) if main else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *STOPS})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *STOPS})
     try:
         yield
     finally:
