@@ -34,6 +34,13 @@ def existing(folder: Path) -> None:
         raise ValueError(f"there is no folder {folder}: give the --out folder of a run")
 
 
+def write_page(page: Path, text: str, folders: Sequence[Path]) -> None:
+    """Write a page about folders. A link of its name in one of them is replaced: it may be a stranger's."""
+    if page.parent in folders and page.is_symlink():
+        page.unlink()
+    page.write_text(text, encoding="utf-8")
+
+
 def joined(folders: Sequence[Frames]) -> Frames:
     """Return the tables of all folders as one. A row in two of them counts once, of a failed and an ok one the latter.
 
