@@ -41,7 +41,7 @@ from growbench.launch import _snapshot as snapshot
 from growbench.launch._pack import Pack, pack
 from growbench.launch._queue import Queue
 from growbench.launch._request import Request, private
-from growbench.launch.local import drain
+from growbench.launch.local import STOPS, drain
 from growbench.plugins import nearest
 from growbench.store import Record, Stage, digest, write_atomically
 
@@ -200,7 +200,7 @@ class Slurm(Launcher):
         while queue.open:
             _settle(queue, site)
             for event in events.news():
-                if event["stage"] in queue.open:
+                if event["stage"] in queue.open and event["kind"] in ("started", "progress", "log"):
                     queue.report(event["kind"], event["stage"], event["text"], tokens=events.tokens)
             if not alive or not queue.open:
                 return
@@ -217,7 +217,7 @@ class Slurm(Launcher):
         """End all jobs of the run; what had not ended is left, and has not failed."""
         found = _queued(root)
         if found:
-            _ask("scancel", "--user", getpass.getuser(), "--name", job_name(root))
+            _ask("scancel", *found)
             while _queued(root):
                 time.sleep(1)
             _Jobs(root).clear()
@@ -243,10 +243,7 @@ class _Work:
     def __call__(self) -> None:
         asked: list[int] = []
         requeue = signal.getsignal(signal.SIGUSR2)  # submitit's, which puts the job back into the queue
-        for number in (
-            signal.SIGUSR2,
-            signal.SIGTERM,
-        ):  # the second is that of a job that is ended, or put back by Slurm
+        for number in STOPS:  # the second is that of a job that Slurm ends, or puts back itself
             signal.signal(number, lambda number, frame: asked.append(number))
         stages = {stage.key: stage for stage in self.stages}
         queue = Queue(stages, self.site.store, _Teller(self.site.root), again=False)
@@ -401,7 +398,7 @@ def _queued(root: Path) -> list[str]:
     """The run's jobs that Slurm has not done with, without the one that asks."""
     if not shutil.which("squeue"):
         return []
-    found = _ask("squeue", "--noheader", "--user", getpass.getuser(), "--name", job_name(root), "--format", "%i")
+    found = _ask("squeue", "--noheader", "--user", getpass.getuser(), "--name", job_name(root), "--format", "%A")
     return [job for job in found.split() if job != os.environ.get("SLURM_JOB_ID")]
 
 
