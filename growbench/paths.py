@@ -37,6 +37,10 @@ scale and capacity rest on; coordinates changes those of its own stages alone, a
 
 T = TypeVar("T")
 
+_rate = cache(ledger.train_flops)
+_sizes = cache(asdict)
+"""A shape as an identity has it; what is returned is not to be changed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
@@ -154,6 +158,8 @@ class Builder:
     stages: dict[str, Stage] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     tasks: list[dict[str, Any]] = field(default_factory=list)
+    found: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+    """What seeds and arms ask for again and again; beside each, the object that its key names by id."""
 
     # --- positions ------------------------------------------------------------------------------------------------
 
@@ -233,6 +239,14 @@ class Builder:
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
+    def strategy(self, name: str) -> tuple[plugins.Plugin, str]:
+        """A strategy's plugin and the hash of its source."""
+        found: tuple[plugins.Plugin, str] | None = self.found.get(("strategy", name))
+        if found is None:
+            plugin = plugins.find("strategy", name, self.plugin_paths)
+            found = self.found["strategy", name] = plugin, plugins.source_hash(plugin)
+        return found
+
     def add(
         self, kind: StageKind, trunk: Trunk | None, place: str, identity: dict[str, Any], tokens: int, flops: float
     ) -> str:
@@ -249,6 +263,14 @@ class Builder:
         return stage.key
 
     def common(self, task: Mapping[str, Any], seed: int, setting: Setting | None = None) -> dict[str, Any]:
+        """What identities have in common; the same object for the same."""
+        known = "common", id(task), seed, setting
+        if known not in self.found:
+            self.found[known] = self._common(task, seed, setting), task
+        common: dict[str, Any] = self.found[known][0]
+        return common
+
+    def _common(self, task: Mapping[str, Any], seed: int, setting: Setting | None) -> dict[str, Any]:
         settings = self.study.train.model_dump(mode="json", exclude={"moments"})
         settings |= {k: v for k, v in asdict(setting).items() if v is not None} if setting else {}
         warmup = settings.get("warmup", self.study.budget.warmup)
@@ -264,9 +286,12 @@ class Builder:
         }
 
     def init(self, common: Mapping[str, Any], shape: Shape, base: Shape, place: str) -> Trunk:
-        scaling = {"name": self.study.parametrization, "base": asdict(base)}
-        identity = {**common, "shape": asdict(shape), "scaling": scaling}
-        key = self.add("init", None, f"{place} init", identity, 0, 0.0)
+        known = "init", id(common), shape, base
+        key: str | None = self.found.get(known)
+        if key is None:
+            scaling = {"name": self.study.parametrization, "base": _sizes(base)}
+            identity = {**common, "shape": _sizes(shape), "scaling": scaling}
+            key = self.found[known] = self.add("init", None, f"{place} init", identity, 0, 0.0)
         return Trunk(common=common, keys=(key,), shape=shape, tokens=0, place=place)
 
     def train(self, trunk: Trunk, until: int, cuts: Sequence[int]) -> Trunk:
@@ -280,12 +305,16 @@ class Builder:
         return self.extend("cooldown", trunk, until, grows=grows)
 
     def extend(self, kind: StageKind, trunk: Trunk, until: int, **more: bool) -> Trunk:
-        tokens, place = until - trunk.tokens, f"{trunk.place} {kind} {trunk.tokens:,}-{until:,}"
-        cost = tokens * ledger.train_flops(trunk.shape)
-        identity = {**trunk.common, **more, "until": until}
-        if trunk.tokens < trunk.warm_until:
-            identity["rewarm"] = [trunk.grown_at, trunk.warm_until]
-        key = self.add(kind, trunk, place, identity, tokens, cost)
+        rewarm = (trunk.grown_at, trunk.warm_until) if trunk.tokens < trunk.warm_until else ()
+        known = kind, trunk.keys[-1], id(trunk.common), until, rewarm, *more.items()
+        key: str | None = self.found.get(known)
+        if key is None:
+            tokens, place = until - trunk.tokens, f"{trunk.place} {kind} {trunk.tokens:,}-{until:,}"
+            identity = {**trunk.common, **more, "until": until}
+            if rewarm:
+                identity["rewarm"] = list(rewarm)
+            cost = tokens * _rate(trunk.shape)
+            key = self.found[known] = self.add(kind, trunk, place, identity, tokens, cost)
         return replace(trunk, keys=(*trunk.keys, key), tokens=until)
 
     def grow(
@@ -299,11 +328,11 @@ class Builder:
         when: When,
     ) -> Trunk:
         """The trunk grown; `common`: of the stages from here on, whose rate rises anew over `rewarm` tokens."""
-        plugin = plugins.find("strategy", spec.name, self.plugin_paths)
-        strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": plugins.source_hash(plugin)}
+        plugin, source = self.strategy(spec.name)
+        strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": source}
         probes, place = made.probe_batches * self.step, f"{trunk.place} > {spec.label}{when.suffix}"
-        identity = {**common, "strategy": strategy, "shape": asdict(target), "moments": when.moments}
-        cost = probes * ledger.train_flops(target)
+        identity = {**common, "strategy": strategy, "shape": _sizes(target), "moments": when.moments}
+        cost = probes * _rate(target)
         key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)
         self.stages[key] = replace(self.stages[key], isolate=plugin.origin != "built-in")
         start = trunk.tokens + probes
@@ -494,7 +523,7 @@ class Tree:
 
     def spent(self, when: When, budget: int) -> tuple[float, float]:
         """FLOPs of a path that grows on schedule, to a budget: all of it, and after its last growth."""
-        rates = [ledger.train_flops(self.shapes[rung]) for rung in when.rungs]
+        rates = [_rate(self.shapes[rung]) for rung in when.rungs]
         edges = pairwise((0, *when.growths, budget))
         spent = [rate * (end - start) for rate, (start, end) in zip(rates, edges, strict=True)]
         return sum(spent), spent[-1]
@@ -508,7 +537,7 @@ class Tree:
         study's points, in total and continued.
         """
         b = self.builder
-        rates = [ledger.train_flops(shape) for shape in self.shapes]
+        rates = [_rate(shape) for shape in self.shapes]
         found = [set(b.budgets) for _ in self.shapes]
         for when in b.whens:
             cost, start = 0.0, 0
@@ -549,20 +578,27 @@ class Tree:
             )
         return b.cooldown(b.train(trunk, b.branch(budget), self.cuts), budget, grows)
 
-    def point(self, trunk: Trunk, rung: int, target: int, source: Shape | None, owned: Sequence[Trunk]) -> Point:
-        """The arm's size at the end of a cooled path, and the stages of owning the rungs below, where it owns all."""
-        merged, goal = replace(trunk.shape, rank=0), self.shapes[target].params_non_embedding
-        size = {
+    def size(self, shape: Shape, rung: int, target: Shape, source: Shape | None) -> dict[str, Any]:
+        """What is known of a point's model; its low-rank additions count as merged."""
+        merged, goal = replace(shape, rank=0), target.params_non_embedding
+        return {
             "rung": rung,
-            "shape": trunk.shape.words,
-            **{name: getattr(trunk.shape, name) for name in ("placement", "nonlinearity", "layers", "residual")},
-            "loss_floor": self.task.floor(trunk.shape.residual),
+            "shape": shape.words,
+            **{name: getattr(shape, name) for name in ("placement", "nonlinearity", "layers", "residual")},
+            "loss_floor": self.task.floor(shape.residual),
             "matched": abs(merged.params_non_embedding - goal) <= MATCHED * goal,
             "params": merged.params,
             "params_non_embedding": merged.params_non_embedding,
-            "params_added": trunk.shape.params_non_embedding - source.params_non_embedding if source else 0,
+            "params_added": shape.params_non_embedding - source.params_non_embedding if source else 0,
             "params_target": goal,
         }
+
+    def point(self, trunk: Trunk, rung: int, target: int, source: Shape | None, owned: Sequence[Trunk]) -> Point:
+        """The arm's size at the end of a cooled path, and the stages of owning the rungs below, where it owns all."""
+        found, known = self.builder.found, ("size", id(self.task), trunk.shape, source, rung, self.shapes[target])
+        if known not in found:
+            found[known] = self.size(trunk.shape, rung, self.shapes[target], source), self.task
+        size: dict[str, Any] = found[known][0]
         ladder = {key for below in (*owned, trunk) for key in below.keys}
         return Point(
             budget=trunk.tokens,
@@ -630,14 +666,10 @@ class Tree:
         points: list[Point] = []
         source: Shape | None = None
         last = len(self.shapes) - 1
-        plugin = plugins.find("strategy", spec.name, b.plugin_paths)
         for rung, above, left in zip(when.rungs, when.rungs[1:], when.growths, strict=False):
-            with plugins.blamed(plugin, f"cannot grow from rung {rung} of {self.place}"):
-                goal = self.goal(spec, trunk.shape, self.shapes[above])
-                if reason := _typed("supports", made.supports(trunk.shape, goal), str):
-                    return reason
-                target = _typed("target", made.target(trunk.shape, goal), Shape)
-                try_maps(made, trunk.shape, target)
+            target = self.target(spec, made, trunk.shape, rung, above)
+            if isinstance(target, str):
+                return target
             if target == trunk.shape and type(made).grow is Strategy.grow:
                 continue
             cooled = self.cooled(trunk, left, grows=when.decayed)
@@ -647,14 +679,24 @@ class Tree:
             trunk = cooled if when.decayed else b.train(trunk, left, self.cuts)
             source = trunk.shape
             trunk = b.grow(trunk, *self.grown_setting(name, when), spec, made, target, when)
-        longer = (
-            {b.round(self.spent(when, b.total)[0] / ledger.train_flops(trunk.shape))}
-            if not source and when.growths
-            else set()
-        )
+        longer = {b.round(self.spent(when, b.total)[0] / _rate(trunk.shape))} if not source and when.growths else set()
         ends = [self.cooled(trunk, budget) for budget in sorted({*b.budgets, *longer})]
         points += [self.point(end, last if source else when.rungs[0], last, source, owned) for end in ends]
         return (trunk.shape if source else None), points
+
+    def target(self, spec: StrategySpec, made: Strategy, source: Shape, rung: int, above: int) -> Shape | str:
+        """The shape to which a strategy grows a source, or the reason why it does not apply."""
+        known = "target", id(made), source, self.shapes[above]
+        if known not in self.builder.found:
+            with plugins.blamed(self.builder.strategy(spec.name)[0], f"cannot grow from rung {rung} of {self.place}"):
+                goal = self.goal(spec, source, self.shapes[above])
+                target: Shape | str = _typed("supports", made.supports(source, goal), str)
+                if not target:
+                    target = _typed("target", made.target(source, goal), Shape)
+                    try_maps(made, source, target)
+            self.builder.found[known] = target, made
+        found: Shape | str = self.builder.found[known][0]
+        return found
 
     def goal(self, spec: StrategySpec, source: Shape, rung: Shape) -> Shape:
         """The shape that a strategy is asked for: the rung's, or of its size within the parts it is restricted to."""

@@ -8,7 +8,7 @@ Beside them each architecture has one coordinate check, on no arm's path: the st
 import fnmatch
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,9 @@ class Plan:
         return {
             "study": self.study.to_yaml(),
             "name": self.study.study,
-            "arms": [asdict(arm) for arm in self.arms],
+            "arms": [
+                {"about": dict(arm.about), "points": [dict(vars(point)) for point in arm.points]} for arm in self.arms
+            ],
             "stages": {key: [stage.kind, stage.parent, stage.label] for key, stage in self.stages.items()},
             "coordinates": list(self.coordinates),
             "skipped": dict(self.skipped),
