@@ -1,6 +1,6 @@
 """Which stages share a job: short ones do, long ones do not, and no job waits for a long stage that it does not need.
 
-A stage's job takes along the small stages that build on it, and where one long stage alone is left to build on a short
+A stage's job takes along the short stages that build on it, and where but one long stage is left to build on a short
 one, that too: init and the first training are one job, a trunk and the short cooldowns at its end are one job, and two
 long branches of one trunk are two jobs that depend on the trunk's.
 """
@@ -54,17 +54,13 @@ def pack(stages: Iterable[Stage], needs: Mapping[str, Needs], limit: float) -> l
         """The pack that begins with a stage whose subtree is too large for one."""
         seconds = needs[stage.key].seconds
         large, small = split(children.get(stage.key, []))
-        made = Pack([stage], seconds)
-        if len(large) == 1 and seconds <= limit:
+        along = seconds + sum(weight[tree.key] for tree in small)
+        if len(large) == 1 and along <= limit:
             onward = of(large[0])
-            made = Pack([stage, *onward.stages], seconds + onward.seconds, onward.after)
-            made.after += grouped(small)
-            return made
+            stages = [stage, *(below for tree in small for below in subtree(tree)), *onward.stages]
+            return Pack(stages, along + onward.seconds, onward.after)
         first, *rest = grouped(small) or [Pack([], 0.0)]
-        made.stages += first.stages
-        made.seconds += first.seconds
-        made.after += [*rest, *map(of, large)]
-        return made
+        return Pack([stage, *first.stages], seconds + first.seconds, [*rest, *map(of, large)])
 
     large, small = split(children.get("", []))
     return [*map(of, large), *grouped(small)]
