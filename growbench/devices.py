@@ -1,7 +1,7 @@
-"""A stage on several devices of this machine: a process for each, of which the first writes.
+"""A stage on several devices, of one machine or of several: a process for each, of which the first writes.
 
 Each process has the whole model (Fabric's DDP) and takes its share of every batch, so that batches and their order are
-those of one process; `execute` starts the processes, follows them, and ends them together.
+those of one process; `execute` starts the processes of its machine, follows them, and ends them together.
 
     execute -> process 0, 1, ...     one line of JSON, then "stop"; the end of the stream ends the process
     process 0 -> execute             {"tokens": n} ... {"ended": how, "text": what}
@@ -35,6 +35,19 @@ GRACE_SECONDS = 5.0
 """How long the other processes of a stage have to end after the first."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One of the machines that share a stage's devices equally: its number, of how many, and where the first is met.
+
+    port: 0 lets the system choose, which suits one machine alone.
+    """
+
+    number: int = 0
+    count: int = 1
+    address: str = HOST
+    port: int = 0
+
+
 def execute(
     stage: Stage,
     store: Store,
@@ -45,8 +58,15 @@ def execute(
     *,
     keep_every: float = KEEP_SECONDS,
     stop: Stop = lambda: False,
-) -> Record:
-    """Run one stage as `train.execute` does: here, or in a process for each of its devices where it has several."""
+    node: Node = Node(),
+) -> Record | None:
+    """Run one stage as `train.execute` does: here, or in a process for each of its devices where it has several.
+
+    On several machines it is called on each, over one shared folder; the record is that of the first, the others have
+    None. ValueError where the machines cannot have equally many devices.
+    """
+    if stage.devices % node.count:
+        raise ValueError(f"{stage.devices} devices cannot be spread equally over {node.count} machines")
     if stage.devices == 1:
         return train.execute(stage, store, plugin_paths, cache, notify, restarts, keep_every=keep_every, stop=stop)
     job = {
@@ -56,10 +76,13 @@ def execute(
         "cache": str(cache.absolute()),
         "restarts": restarts,
         "keep_every": keep_every,
+        "machines": node.count,
     }
     started = progress.now()
-    with _Ranks(count=stage.devices, job=job) as ranks:
+    with _Ranks(count=stage.devices // node.count, node=node, job=job) as ranks:
         ended = ranks.follow(notify, stop)
+    if node.number:
+        return None  # of what went wrong here the first machine hears by its connection
     match ended.get("ended"):
         case "stopped":
             raise Stopped(ended["text"])
@@ -76,17 +99,20 @@ def execute(
 
 @dataclass(kw_only=True)
 class _Ranks:
-    """The processes of one stage; trouble: why one of them ended badly, "" while none has."""
+    """The processes of one stage on a machine; trouble: why one of them ended badly, "" while none has."""
 
     count: int
+    node: Node
     job: Mapping[str, Any]
     processes: list["subprocess.Popen[str]"] = field(default_factory=list)
+    listeners: list[threading.Thread] = field(default_factory=list)
     said: "queue.Queue[tuple[int, Mapping[str, Any] | None]]" = field(default_factory=queue.Queue)
     trouble: str = ""
 
     def __enter__(self) -> "_Ranks":
         # Held here, as torchrun's agent does, so that no port is chosen that another could take meanwhile.
-        self._meeting = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        where = (self.node.address, self.node.port)
+        self._meeting = None if self.node.number else TCPStore(*where, is_master=True, wait_for_workers=False)
         try:
             for rank in range(self.count):
                 self._start(rank)
@@ -98,9 +124,9 @@ class _Ranks:
     def _start(self, rank: int) -> None:
         place = {
             "LOCAL_RANK": str(rank),
-            "NODE_RANK": "0",
-            "MASTER_ADDR": HOST,
-            "MASTER_PORT": str(self._meeting.port),
+            "NODE_RANK": str(self.node.number),
+            "MASTER_ADDR": self.node.address,
+            "MASTER_PORT": str(self._meeting.port if self._meeting else self.node.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS is not deterministic, and torch refuses to be
@@ -114,7 +140,8 @@ class _Ranks:
             env={"OMP_NUM_THREADS": "1"} | os.environ | place,
         )
         self.processes.append(process)
-        threading.Thread(target=self._listen, args=(rank, process.stdout), daemon=True).start()
+        self.listeners.append(threading.Thread(target=self._listen, args=(rank, process.stdout), daemon=True))
+        self.listeners[-1].start()
         self._tell(process, json.dumps(self.job))
 
     def _listen(self, rank: int, lines: IO[str]) -> None:
@@ -145,7 +172,7 @@ class _Ranks:
                     notify(message["tokens"])
                 elif last:
                     continue
-                elif rank == 0 and message["ended"] != "error":
+                elif message["ended"] != "error":
                     last, deadline = message, time.monotonic() + GRACE_SECONDS
                 else:
                     self.trouble = f"{message['text']} (device {rank})"
@@ -156,9 +183,10 @@ class _Ranks:
             yield self.said.get(timeout=POLL_SECONDS)
 
     def __exit__(self, *error: object) -> None:
-        for process in self.processes:
+        for process, listener in zip(self.processes, self.listeners, strict=True):
             process.kill()
             process.wait()
+            listener.join()
             for stream in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):  # a line that it no longer took
                     assert stream is not None
@@ -196,7 +224,7 @@ def _main() -> None:
     torch.set_flush_denormal(True)
     stage, store = Stage(**job["stage"]), Store(Path(job["out"]))
     site = stage, store, tuple(Path(path) for path in job["plugin_paths"]), Path(job["cache"])
-    first = os.environ["LOCAL_RANK"] == "0"
+    first = os.environ["NODE_RANK"] == os.environ["LOCAL_RANK"] == "0"
     try:
         if first:
             train.execute(
@@ -205,15 +233,17 @@ def _main() -> None:
                 job["restarts"],
                 keep_every=job["keep_every"],
                 stop=stopping.is_set,
+                machines=job["machines"],
             )
             say(ended="recorded")
         else:
-            train.assist(*site)
+            train.assist(*site, stop=stopping.is_set, machines=job["machines"])
     except Stopped as error:
         if first:
             say(ended="stopped", text=str(error))
     except OSError as error:
-        say(ended="unwritable", text=str(error))
+        say(ended="unwritable" if first else "error", text=str(error))
+        os._exit(1)
     except Exception as error:
         say(ended="error", text=f"{type(error).__name__}: {error}")
         raise

@@ -114,13 +114,15 @@ def _data(task: str, plugin_paths: tuple[Path, ...], folder: Path) -> Data:
 class Bench:
     """What a stage runs on: its identity's data, batches and evaluation, and Fabric.
 
-    devices: how many processes train it; each has the whole model, and every one of them its own share of a batch.
+    devices: how many processes train it, machines: on how many; each process has the whole model, and every one of them
+    its own share of a batch.
     """
 
     identity: Mapping[str, Any]
     plugin_paths: tuple[Path, ...]
     cache: Path
     devices: int = 1
+    machines: int = 1
 
     @property
     def context(self) -> int:
@@ -157,7 +159,8 @@ class Bench:
         assert self.devices == 1 or environment.creates_processes_externally, "several devices: devices.execute"
         fabric = Fabric(
             accelerator=self.identity.get("device", "cpu"),
-            devices=self.devices,
+            devices=self.devices // self.machines,
+            num_nodes=self.machines,
             strategy="ddp" if self.devices > 1 else "auto",
             precision=self.identity["train"]["precision"],
             plugins=[environment],
@@ -207,13 +210,14 @@ def execute(
     *,
     keep_every: float = KEEP_SECONDS,
     stop: Stop = lambda: False,
+    machines: int = 1,
 ) -> Record:
     """Run one stage, or what is left of it, and put its folder in place.
 
     Divergence and errors end in a record too, with their reason. A stage that trains is kept every `keep_every`
     seconds. Stopped where `stop` said so before a step; OSError where the folder cannot be written.
     """
-    bench = Bench(identity=stage.identity, plugin_paths=plugin_paths, cache=cache, devices=stage.devices)
+    bench = _bench(stage, plugin_paths, cache, machines)
     under_way = _UnderWay(stage, store, bench, keep_every, stop)
     journal = under_way.journal
 
@@ -261,10 +265,18 @@ def execute(
         return failed(error)
 
 
-def assist(stage: Stage, store: Store, plugin_paths: tuple[Path, ...], cache: Path) -> None:
+def assist(
+    stage: Stage, store: Store, plugin_paths: tuple[Path, ...], cache: Path, *, stop: Stop, machines: int
+) -> None:
     """Compute one process' share of a stage on several devices; the first of them executes it, and alone writes."""
-    bench = Bench(identity=stage.identity, plugin_paths=plugin_paths, cache=cache, devices=stage.devices)
-    run(stage, bench, _UnderWay(stage, store, bench, math.inf, lambda: False), lambda tokens: None)
+    bench = _bench(stage, plugin_paths, cache, machines)
+    run(stage, bench, _UnderWay(stage, store, bench, math.inf, stop), lambda tokens: None)
+
+
+def _bench(stage: Stage, plugin_paths: tuple[Path, ...], cache: Path, machines: int) -> Bench:
+    return Bench(
+        identity=stage.identity, plugin_paths=plugin_paths, cache=cache, devices=stage.devices, machines=machines
+    )
 
 
 class _UnderWay:

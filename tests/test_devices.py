@@ -5,8 +5,10 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,8 @@ import toy
 from growbench import devices, train
 from growbench.checkpoint import Checkpoint
 from growbench.plan import Plan
-from growbench.store import CHECKPOINT, CURVE, EVENTS, Stage, Store
-from growbench.train import Stopped
+from growbench.store import CHECKPOINT, CURVE, EVENTS, Record, Stage, Store
+from growbench.train import Notify, Stopped
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,12 @@ def close(one: Store, other: Store, stage: Stage) -> None:
     assert ends[0].steps == ends[1].steps
 
 
+def executed(stage: Stage, store: Store, notify: Notify, **more: Any) -> Record:
+    record = devices.execute(stage, store, (), Path(), notify, **more)
+    assert record is not None
+    return record
+
+
 def test_two_processes_come_to_what_one_does_stopped_and_gone_on_too(plan: Plan, alone: Store, tmp_path: Path) -> None:
     stage, reached = last(plan, "train"), list[int]()
     assert stage.devices == 2
@@ -81,7 +89,7 @@ def test_two_processes_come_to_what_one_does_stopped_and_gone_on_too(plan: Plan,
         devices.execute(stage, store, (), Path(), reached.append, keep_every=0.0, stop=lambda: len(reached) >= 2)
     assert 2 * toy.STEP <= reached[-1] < stage.tokens
     assert store.read(stage.key) is None
-    record = devices.execute(stage, store, (), Path(), reached.append)
+    record = executed(stage, store, reached.append)
     assert record.status == "ok"
     assert record.environment["devices"] == 2
     assert reached == list(range(toy.STEP, stage.tokens + 1, toy.STEP))  # the first process alone is heard
@@ -92,6 +100,26 @@ def test_two_processes_come_to_what_one_does_stopped_and_gone_on_too(plan: Plan,
     told = (store.folder(stage.key) / EVENTS).read_text().splitlines()
     assert [json.loads(line)["event"] for line in told] == ["started", "stopped", "resumed", "ok"]
     assert {path.name for path in (store.out / "stages").iterdir()} == {stage.key, stage.parent}
+
+
+def test_two_machines_with_a_device_each_come_to_what_one_does(plan: Plan, alone: Store, tmp_path: Path) -> None:
+    stage = last(plan, "cooldown")
+    store = beside(alone, stage, tmp_path)
+    with socket() as free:
+        free.bind((devices.HOST, 0))
+        nodes = [devices.Node(number=number, count=2, port=free.getsockname()[1]) for number in (0, 1)]
+
+    def execute(node: devices.Node) -> Record | None:
+        return devices.execute(stage, store, (), Path(), lambda tokens: None, node=node)
+
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(execute, nodes)
+    assert second is None
+    assert first is not None
+    assert first.status == "ok", first.reason
+    close(store, alone, stage)
+    with pytest.raises(ValueError, match="2 devices cannot be spread equally over 3 machines"):
+        execute(devices.Node(count=3))
 
 
 def test_a_process_that_is_killed_ends_the_stage_with_its_name_and_what_was_kept_stays(
@@ -106,7 +134,7 @@ def test_a_process_that_is_killed_ends_the_stage_with_its_name_and_what_was_kept
             os.kill(pid, signal.SIGKILL)
 
     endless = replace(stage, identity={**stage.identity, "until": stage.identity["until"] + 10_000 * toy.STEP})
-    record = devices.execute(endless, store, (), Path(), notify, keep_every=0.0)
+    record = executed(endless, store, notify, keep_every=0.0)
     assert (record.status, record.reason) == ("failed", "the process of device 1 was killed by SIGKILL")
     assert store.read(endless.key) == record
     assert store.kept(endless.key)
@@ -130,7 +158,7 @@ def test_what_is_wrong_in_the_processes_is_the_stage_s_reason(plan: Plan, alone:
     stage = last(plan, "cooldown")
     changed = {**stage.identity, "task": {**stage.identity["task"], "fingerprint": "0" * 64}}
     stage = replace(stage, identity=changed)
-    record = devices.execute(stage, beside(alone, stage, tmp_path), (), Path(), lambda tokens: None)
+    record = executed(stage, beside(alone, stage, tmp_path), lambda tokens: None)
     assert record.status == "failed"
     assert "changed since the run was planned: run it again" in record.reason
 
