@@ -181,6 +181,10 @@ def test_a_study_cannot_be_changed() -> None:
             "small.yaml: strategy 'scratch': no ladder is named 'transfromer': did you mean transformer?",
         ),
         (
+            {"strategies": [{"name": "scratch", "tasks": ["pycoed"]}]},
+            "small.yaml: strategy 'scratch': no task is named 'pycoed': did you mean pycode?",
+        ),
+        (
             {"ladders": {"a/b": [{"layers": 1}, {"layers": 2}]}},
             "small.yaml: an arm is named ARCHITECTURE/STRATEGY: call the ladder 'a/b' something without a /",
         ),
@@ -277,6 +281,18 @@ def test_a_file_that_is_no_study_is_said_so(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=r"mine\.yaml") as caught:
         parse_study(text, "mine.yaml")
     assert str(caught.value) == sentence
+
+
+def test_one_arm_on_two_tasks_is_not_twice() -> None:
+    strategies = [{"name": "scratch", "tasks": [task]} for task in ("pycode", "grammar(states=8)")]
+    study = parse_study(changed(strategies=strategies), "small.yaml")
+    assert [[spec.runs("transformer", task.label) for task in study.tasks] for spec in study.strategies] == [
+        [True, False, False],
+        [False, False, True],
+    ]
+    assert parse_study(study.to_yaml(), "small.yaml") == study
+    with pytest.raises(ValueError, match="the arm 'scratch' stands twice on transformer"):
+        parse_study(changed(strategies=[*strategies, {"name": "scratch", "tasks": ["pycode"]}]), "small.yaml")
 
 
 def test_one_arm_on_two_architectures_is_not_twice() -> None:
