@@ -97,12 +97,16 @@ def merged(provenances: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for b in other["tasks"]
         ):
             raise ValueError("a task's data differ between the folders: their results do not compare")
-        one, another = (found | {"seeds": 0, "first_seed": 0} for found in (studies[0], its))
-        if one != another:
+        if _compared(studies[0]) != _compared(its):
             raise ValueError("the folders hold different studies: write one report for each")
         if arm := _tuned_apart(first, other):
             raise ValueError(f"tuning chose differently for {arm} in the folders: write one report for each")
     return max(zip(studies, provenances, strict=True), key=lambda found: int(found[0]["seeds"]))[1]
+
+
+def _compared(study: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a study decides its numbers, by stage: not which seeds there are, nor where stages run."""
+    return {name: value for name, value in study.items() if name not in ("seeds", "first_seed", "launch")}
 
 
 def _tuned_apart(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:

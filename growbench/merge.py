@@ -221,6 +221,9 @@ def _study(plans: Sequence[Mapping[str, Any]]) -> str:
     """The study file with the seeds of all; where these are no range, the one with most."""
     studies = [parse_study(plan["study"], "the plan's study") for plan in plans]
     seeds = {seed for study in studies for seed in study.seed_numbers}
+    for plan, study in zip(plans, studies, strict=True):
+        if seeds == set(study.seed_numbers):
+            return str(plan["study"])
     if max(seeds) - min(seeds) + 1 == len(seeds):
         return studies[0].model_copy(update={"seeds": len(seeds), "first_seed": min(seeds)}).to_yaml()
     return max(studies, key=lambda study: study.seeds).to_yaml()

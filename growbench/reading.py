@@ -1,7 +1,7 @@
 """Reading a folder of results that anyone may have written: every byte of it is data, bounded, typed, never code.
 
     a file      regular, in the folder itself, no larger than its limit: no link, pipe or device is opened
-    JSON        no NaN or infinity, no number beyond 64 bits, no nesting beyond what Python reads
+    JSON        no NaN or infinity, no number beyond 64 bits, no nesting beyond reason
     a record    its own digest, the fields of `store.Record` with their types, file names that are names
     a table     the columns asked for with the types asked for, no more rows than a limit, no stored Python object
 
@@ -10,8 +10,6 @@ is never believed.
 """
 
 import hashlib
-import json
-import math
 import os
 import re
 import stat
@@ -20,10 +18,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, get_type_hints
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, create_model, with_config
+from pydantic_core import from_json
+from typing_extensions import TypedDict
 
 from growbench.store import RECORD, Record, Stage, canonical, digest
 
@@ -80,24 +80,9 @@ def folder(path: Path | str) -> bool:
 # --- JSON and YAML ---------------------------------------------------------------------------------------------------
 
 
-def _whole(text: str) -> int:
-    if abs(value := int(text)) >= 2**63:
-        raise ValueError(f"the number {text[:20]}... is beyond 64 bits")
-    return value
-
-
-def _real(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text[:20]} is no finite number")
-    return value
-
-
 def parsed(text: bytes) -> Any:
-    """JSON as Python's own values. ValueError where it is none, or holds what no table can."""
-    try:
-        return json.loads(text, parse_int=_whole, parse_float=_real, parse_constant=_real)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    """JSON as Python's own values. ValueError where it is none, is nested beyond reason, or holds NaN or infinity."""
+    return from_json(text, allow_inf_nan=False)
 
 
 class _Plain(yaml.SafeLoader):
@@ -128,89 +113,106 @@ def study(text: str) -> dict[str, Any]:
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 Key = Annotated[str, StringConstraints(pattern=rf"^{_KEY.pattern}$")]
-Scalar = str | bool | int | float | None
-Count = Annotated[int, Field(ge=0)]
-Size = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Row = dict[str, str | bool | Whole | float | None]
+"""Part of a row of a table: scalars, whose types the table's columns say."""
+_TYPED = with_config(ConfigDict(strict=True, extra="allow", allow_inf_nan=False))
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-class _Row(_Part):
-    """Part of a row of a table: what is not named is a scalar, whose type the table's column says."""
-
-    __pydantic_extra__: dict[str, Scalar] = Field(init=False)
-
-
-class _About(_Row):
-    arm: str
-    task: str
-    seed: Count
-    vocab: Size
-    train_tokens: Size
-    bytes_per_token: float | None
-    entropy_rate: float | None
-
-
-class _Size(_Row):
-    rung: Count
-    params_non_embedding: Size
-
-
-class _Task(_Row):
-    name: str
-    fingerprint: str
-
-
-class _Point(_Part):
+@_TYPED
+class _Point(TypedDict):
     budget: Count
     path: Annotated[list[Key], Field(min_length=1)]
     ladder: list[Key]
-    size: _Size
+    size: Row
 
 
-class _Arm(_Part):
-    about: _About
+@_TYPED
+class _Arm(TypedDict):
+    about: Row
     points: Annotated[list[_Point], Field(min_length=1)]
 
 
-class _Check(_Part):
+@_TYPED
+class _Check(TypedDict):
     architecture: str
     task: str
     stage: Key
 
 
-class _Tuned(_Part):
+@_TYPED
+class _Tuned(TypedDict):
     chosen: dict[str, dict[str, dict[str, float | None]]]
-    trials: list[dict[str, Scalar]]
+    trials: list[Row]
     digest: str
 
 
-class _Plan(_Part):
+@_TYPED
+class _Plan(TypedDict):
     study: str
     name: str
     arms: list[_Arm]
-    stages: dict[Key, Annotated[tuple[str, Key | None, str], Field(strict=False)]]
+    stages: dict[Key, tuple[str, Key | None, str]]
     skipped: dict[str, str]
     strategies: list[dict[str, str]]
-    tasks: list[_Task]
-    coordinates: list[_Check] = []
-    tuned: _Tuned | None = None
+    tasks: list[Row]
+    coordinates: NotRequired[list[_Check]]
+    tuned: NotRequired[_Tuned | None]
+
+
+@_TYPED
+class _Run(TypedDict):
+    growbench: str
+    packages: dict[str, str]
+    git_dirty: bool | None
+    started: str | None
+    finished: str | None
+
+
+_PLAN, _RUN = TypeAdapter(_Plan), TypeAdapter(_Run)
+
+_ABOUT: Mapping[str, tuple[type, ...]] = {
+    "arm": (str,), "task": (str,), "seed": (int,), "vocab": (int,), "train_tokens": (int,),
+    "bytes_per_token": (int, float, type(None)), "entropy_rate": (int, float, type(None)),
+}  # fmt: skip
+_SIZE: Mapping[str, tuple[type, ...]] = {"rung": (int,), "params_non_embedding": (int,)}
+_TASK: Mapping[str, tuple[type, ...]] = {"name": (str,), "fingerprint": (str,)}
+"""What the tables compute with, by its types."""
+_POSITIVE = {"vocab", "train_tokens", "params_non_embedding"}
 
 
 def plan(path: Path) -> dict[str, Any]:
     """A plan file. ValueError where it is missing or anything else, with the place of what is wrong."""
-    found: dict[str, Any] = parsed(content(path, LARGEST["plan"]))
     try:
-        _Plan.model_validate(found)
+        found: dict[str, Any] = dict(_PLAN.validate_json(content(path, LARGEST["plan"])))
     except ValidationError as error:
         raise ValueError(_first(error)) from None
-    used = {key for arm in found["arms"] for point in arm["points"] for key in (*point["path"], *point["ladder"])}
-    used |= {check["stage"] for check in found.get("coordinates", ())}
+    used = {check["stage"] for check in found.get("coordinates", ())}
+    for task in found["tasks"]:
+        _has(task, _TASK)
+    for arm in found["arms"]:
+        _has(arm["about"], _ABOUT)
+        for point in arm["points"]:
+            _has(point["size"], _SIZE)
+            used.update(point["path"])
+            used.update(point["ladder"])
     if lacking := sorted(used - found["stages"].keys()):
         raise ValueError(f"an arm has the stage {lacking[0]}, which is not among the stages")
     return found
+
+
+def _has(row: Mapping[str, Any], asked: Mapping[str, tuple[type, ...]]) -> None:
+    """Raise ValueError where a row lacks a value that is computed with."""
+    for name, types in asked.items():
+        value = row.get(name, row)
+        if type(value) not in types or (name in _POSITIVE and value < 1):
+            raise ValueError(f"{name} is not what a plan has there")
+
+
+def run(path: Path) -> dict[str, Any]:
+    """What is recorded of how numbers were made. ValueError where it is anything else."""
+    return dict(_RUN.validate_json(content(path, LARGEST["run"])))
 
 
 def _first(error: ValidationError) -> str:
@@ -220,25 +222,11 @@ def _first(error: ValidationError) -> str:
     return f"{place}: {found['msg']}" if place else found["msg"]
 
 
-class _Run(_Row):
-    growbench: str
-    packages: dict[str, str]
-    git_dirty: bool | None
-    started: str | None
-    finished: str | None
-
-
-def run(path: Path) -> dict[str, Any]:
-    """What is recorded of how numbers were made. ValueError where it is anything else."""
-    found: dict[str, Any] = parsed(content(path, LARGEST["run"]))
-    _Run.model_validate(found)
-    return found
-
-
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-class _Identity(_Part):
+@_TYPED
+class _Identity(TypedDict):
     core: str
     seed: Count
 
@@ -251,7 +239,7 @@ def _fields() -> dict[str, Any]:
     return {name: (hint, ... if name in asked else None) for name, hint in hints.items()}
 
 
-_Record = create_model("_Record", __config__=_Part.model_config | {"extra": "forbid"}, **_fields())
+_RECORD = create_model("_RECORD", __config__=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False), **_fields())
 
 
 def parsed_record(text: bytes) -> Record:
@@ -260,7 +248,7 @@ def parsed_record(text: bytes) -> Record:
     try:
         if not isinstance(body, dict) or body.pop("digest", None) != digest(canonical(body)):
             raise ValueError("its record does not have the digest it states")
-        _Record.model_validate(body)
+        _RECORD.model_validate(body)
     except ValidationError as error:
         raise ValueError(f"its record is none: {_first(error)}") from None
     except RecursionError:

@@ -22,7 +22,7 @@ from growbench import folders
 from growbench.merge import join_plans, join_runs, merge
 from growbench.results import DIAGNOSTICS
 from growbench.store import CURVE, EVENTS, RECORD, Record, Store, digest
-from growbench.tables import PLAN, RUN, TUNING, read_plan, refuse_foreign, status, tables, write_tables
+from growbench.tables import PLAN, RUN, TUNING, read_plan, refuse_foreign, status, tables
 
 GROWBENCH = Path(sys.executable).with_name("growbench")
 MEASURED = ["wall_s", "peak_memory_bytes", "started", "restarts"]
@@ -41,12 +41,16 @@ def part(run: toy.Run, out: Path, keep: Callable[[dict[str, Any]], bool], **seed
     shutil.copy(run.out / RUN, out)
     for key in keys:
         shutil.copytree(Store(run.out).folder(key), Store(out).folder(key))
-    write_tables(out)
     return out
 
 
-def seed(run: toy.Run, out: Path, number: int) -> Path:
-    return part(run, out, lambda about: about["seed"] == number, seeds=1, first_seed=number)
+def seed(run: toy.Run, out: Path, number: int, *strategies: str) -> Path:
+    """A folder with one seed of a run, of all its strategies or of some."""
+
+    def keep(about: dict[str, Any]) -> bool:
+        return about["seed"] == number and (not strategies or about["strategy"] in strategies)
+
+    return part(run, out, keep, seeds=1, first_seed=number)
 
 
 def rewritten(out: Path, key: str, **changes: Any) -> Record:
@@ -97,7 +101,7 @@ def test_a_run_into_the_merged_folder_has_nothing_left_to_do(toy_run: toy.Run, t
 
 
 def test_merging_is_the_same_in_any_order_and_of_what_is_merged_already(toy_run: toy.Run, tmp_path: Path) -> None:
-    a, b = (seed(toy_run, tmp_path / name, n) for n, name in enumerate("ab"))
+    a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
     merge([a, b], tmp_path / "ab")
     merge([b, a, tmp_path / "ab", a], tmp_path / "again")
     one, other = (Store(tmp_path / name).records() for name in ("ab", "again"))
@@ -120,7 +124,7 @@ def test_merging_is_the_same_in_any_order_and_of_what_is_merged_already(toy_run:
 def test_two_that_disagree_are_refused_by_name(
     what: str, changes: dict[str, Any], toy_run: toy.Run, tmp_path: Path
 ) -> None:
-    a, b = (seed(toy_run, tmp_path / name, 0) for name in "ab")
+    a, b = (seed(toy_run, tmp_path / name, 0, "zero_pad") for name in "ab")
     key = next(key for key, stage in toy_run.plan.stages.items() if stage.kind == "train" and key in Store(a).records())
     record = rewritten(b, key, **changes)
     with pytest.raises(ValueError, match="the folders disagree on") as refusal:
@@ -130,7 +134,7 @@ def test_two_that_disagree_are_refused_by_name(
 
 
 def test_files_count_by_content_tables_by_rows_and_events_not_at_all(toy_run: toy.Run, tmp_path: Path) -> None:
-    a, b = (seed(toy_run, tmp_path / name, 0) for name in "ab")
+    a, b = (seed(toy_run, tmp_path / name, 0, "zero_pad") for name in "ab")
     key = next(key for key, record in Store(b).records().items() if record.kind == "cooldown")
     folder = Store(b).folder(key)
 
@@ -154,7 +158,7 @@ def test_files_count_by_content_tables_by_rows_and_events_not_at_all(toy_run: to
 def test_a_failed_stage_gives_way_to_a_finished_one_and_a_damaged_one_is_left_out(
     toy_run: toy.Run, tmp_path: Path
 ) -> None:
-    a, b = (seed(toy_run, tmp_path / name, 0) for name in "ab")
+    a, b = (seed(toy_run, tmp_path / name, 0, "zero_pad") for name in "ab")
     failed, hurt, gone = [key for key, record in Store(a).records().items() if record.kind == "cooldown"][:3]
     rewritten(a, failed, status="failed", reason="its worker was killed", files={}, measures={})
     (Store(a).folder(hurt) / CURVE).write_bytes(b"")
@@ -172,7 +176,7 @@ def test_a_failed_stage_gives_way_to_a_finished_one_and_a_damaged_one_is_left_ou
 
 
 def test_a_record_under_the_key_of_another_identity_is_left_out(toy_run: toy.Run, tmp_path: Path) -> None:
-    a, b = (seed(toy_run, tmp_path / name, 0) for name in "ab")
+    a, b = (seed(toy_run, tmp_path / name, 0, "zero_pad") for name in "ab")
     key, record = next((key, record) for key, record in Store(a).records().items() if record.kind == "init")
     rewritten(a, key, identity={**record.identity, "seed": 7})
     merged = merge([a, b], tmp_path / "c")
@@ -182,7 +186,7 @@ def test_a_record_under_the_key_of_another_identity_is_left_out(toy_run: toy.Run
 
 
 def test_another_study_version_or_data_is_refused(toy_run: toy.Run, tmp_path: Path) -> None:
-    a, b = (seed(toy_run, tmp_path / name, n) for n, name in enumerate("ab"))
+    a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
     plan, run = json.loads((b / PLAN).read_text()), json.loads((b / RUN).read_text())
     other = plan["study"].replace("about: A toy.", "about: Another.")
     cases = [
@@ -198,13 +202,13 @@ def test_another_study_version_or_data_is_refused(toy_run: toy.Run, tmp_path: Pa
     (b / RUN).write_text(json.dumps(run))
     changed = [arm | {"about": arm["about"] | {"seed": 0, "learning_rate": 0.5}} for arm in plan["arms"]]
     (b / PLAN).write_text(json.dumps(plan | {"arms": changed}))
-    with pytest.raises(ValueError, match=r"the folders plan transformer/scratch@?\S* of seed 0 \(.*\) differently"):
+    with pytest.raises(ValueError, match=r"the folders plan t\w+former/zero_pad of seed 0 \(.*\) differently"):
         merge([a, b], tmp_path / "c")
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
 
 def test_a_place_that_is_taken_and_a_folder_without_a_study_are_refused(toy_run: toy.Run, tmp_path: Path) -> None:
-    a = seed(toy_run, tmp_path / "a", 0)
+    a = seed(toy_run, tmp_path / "a", 0, "zero_pad")
     for taken in (a, toy_run.out):
         with pytest.raises(ValueError, match="is there already: give a new or an empty folder"):
             merge([a], taken)
@@ -221,12 +225,13 @@ def test_a_place_that_is_taken_and_a_folder_without_a_study_are_refused(toy_run:
 
 
 def test_the_trials_of_tuning_are_merged_too(toy_run: toy.Run, tmp_path: Path) -> None:
-    a = seed(toy_run, tmp_path / "a" / TUNING, 0).parent  # a folder in which tuning alone was run
-    b = seed(toy_run, tmp_path / "b", 1)
-    shutil.copytree(seed(toy_run, tmp_path / "t", 1), b / TUNING)
+    a = seed(toy_run, tmp_path / "a" / TUNING, 0, "lora").parent  # a folder in which tuning alone was run
+    b = seed(toy_run, tmp_path / "b", 1, "lora")
+    shutil.copytree(seed(toy_run, tmp_path / "t", 1, "lora"), b / TUNING)
     merged = merge([a, b], tmp_path / "c")
-    assert merged.stages == len(toy_run.plan.stages) + len(read_plan(b)["stages"])
-    assert Store(tmp_path / "c" / TUNING).records().keys() == toy_run.records.keys()
+    trials = Store(a / TUNING).records().keys() | Store(b / TUNING).records().keys()
+    assert merged.stages == len(trials) + len(read_plan(b)["stages"])
+    assert Store(tmp_path / "c" / TUNING).records().keys() == trials
     assert Store(tmp_path / "c").records().keys() == Store(b).records().keys()
 
 
@@ -279,7 +284,7 @@ def test_what_runs_were_made_with_is_said_for_each_where_it_differs(toy_run: toy
 
 
 def test_the_command_merges_and_says_what_it_left_out(toy_run: toy.Run, tmp_path: Path) -> None:
-    a, b = (seed(toy_run, tmp_path / name, n) for n, name in enumerate("ab"))
+    a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
     key = next(key for key, record in Store(a).records().items() if record.kind == "cooldown")
     (Store(a).folder(key) / CURVE).unlink()
     words = [GROWBENCH, "merge", a, b, "-o", tmp_path / "c"]
@@ -308,11 +313,11 @@ merge.merge([Path(word) for word in sys.argv[3:]], Path(sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize("after", [1, 40])
+@pytest.mark.parametrize("after", [1, 20])
 def test_a_merge_that_is_killed_leaves_nothing_that_is_believed_and_is_repeated(
     after: int, toy_run: toy.Run, tmp_path: Path
 ) -> None:
-    a, b = (seed(toy_run, tmp_path / name, n) for n, name in enumerate("ab"))
+    a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
     out = tmp_path / "c"
     words = [sys.executable, "-c", KILLED, str(after), out, a, b]
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
@@ -323,11 +328,12 @@ def test_a_merge_that_is_killed_leaves_nothing_that_is_believed_and_is_repeated(
     (beside / "stages" / "foreign").mkdir(parents=True, exist_ok=True)
     merge([a, b], out)
     assert toy.unchanged(Store(out).records(), toy_run.records)
+    assert Store(out).records().keys() == Store(a).records().keys() | Store(b).records().keys()
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "c"}
 
 
 def test_a_full_disk_ends_in_one_sentence_and_leaves_nothing(toy_run: toy.Run, tmp_path: Path) -> None:
-    a, b = (seed(toy_run, tmp_path / name, n) for n, name in enumerate("ab"))
+    a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
     words = ["bash", "-c", 'ulimit -f 30; exec "$0" "$@"', GROWBENCH, "merge", a, b, "-o", tmp_path / "c"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -336,7 +342,7 @@ def test_a_full_disk_ends_in_one_sentence_and_leaves_nothing(toy_run: toy.Run, t
 
 
 def test_two_merges_into_one_folder_do_not_meet(toy_run: toy.Run, tmp_path: Path) -> None:
-    a = seed(toy_run, tmp_path / "a", 0)
+    a = seed(toy_run, tmp_path / "a", 0, "zero_pad")
     beside = tmp_path / ".c.merging"
     beside.mkdir()
     with FileLock(beside / ".lock"), pytest.raises(ValueError, match="another merge is writing"):
