@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -62,6 +62,7 @@ LauncherName = Annotated[
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay and show progress where the launcher would not.")]
 Only = Annotated[str | None, typer.Option(help="Run the arms that match this pattern alone, e.g. 'zero_*'.")]
+Format = Literal["html", "md", "latex"]
 PluginPaths = Annotated[
     list[Path] | None, typer.Option("--plugin", parser=_path, help="A plugin file or a folder of them; repeatable.")
 ]
@@ -269,12 +270,77 @@ def report(
         list[Path], typer.Argument(parser=_path, metavar="DIR...", help="Folders of results of one study.")
     ],
     out: Annotated[
-        Path | None, typer.Option(parser=_path, help="The HTML file; report.html in the first folder if not given.")
+        Path | None, typer.Option(parser=_path, help="The file; report.html in the first folder if not given.")
     ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="html, or to paste: md (Markdown), latex (tables).")
+    ] = "html",
+    side_by_side: Annotated[
+        bool, typer.Option("--side-by-side", help="Several studies or versions beside each other, nothing pooled.")
+    ] = False,
+    plugin: PluginPaths = None,
     debug: Debug = False,
 ) -> None:
-    """Write the report of one or more folders as one HTML file."""
-    print(_write_report(folders, out or folders[0] / "report.html"))
+    """Write the report of one or more folders as one file, or print it as text to paste."""
+    from growbench import publish
+    from growbench.folders import write_page
+
+    if side_by_side:
+        if form != "html":
+            raise ValueError("--side-by-side is a page: leave --format away, or use `growbench compare`")
+        page = out or folders[0] / "side-by-side.html"
+        write_page(page, publish.page_beside(folders), folders)
+        print(page)
+    elif form == "html":
+        print(_write_report(folders, out or folders[0] / "report.html", plugin))
+    else:
+        with _guests():
+            text = publish.report(folders, form, tuple(plugin or ()))
+        if out is None:
+            print(text, end="")
+        else:
+            out.write_text(text, encoding="utf-8")
+            print(out)
+
+
+@app.command()
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(parser=_path, metavar="DIR DIR...", help="Two or more folders of results.")
+    ],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Print how folders differ: how each was made, and its arms against those of the first; nothing is pooled."""
+    from growbench.publish import beside
+
+    print_words(beside(folders), as_json)
+
+
+@app.command()
+def watch(
+    folders: Annotated[
+        list[Path], typer.Argument(parser=_path, metavar="DIR...", help="Folders of results of one study.")
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 8765,
+    every: Annotated[float, typer.Option(min=1.0, help="Seconds after which the page is made again.")] = 60.0,
+    plugin: PluginPaths = None,
+    debug: Debug = False,
+) -> None:
+    """Show the report of a study while it runs: a page on this machine alone, made again as results come in."""
+    from growbench import publish
+    from growbench.folders import existing
+
+    for folder in folders:
+        existing(folder)
+    with publish.serve(folders, port=port, every=every, plugin=tuple(plugin or ())) as server:
+        print(f"http://127.0.0.1:{server.server_port}/", flush=True)
+        say("Ctrl-C ends it.")
+        try:
+            with _guests():
+                server.serve_forever()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
 
 
 @app.command()
@@ -548,35 +614,21 @@ def _guests() -> redirect_stdout[Any]:
     return redirect_stdout(sys.stderr)
 
 
-def _write_report(folders: Sequence[Path], page: Path) -> Path:
-    import pandas as pd
+def _write_report(folders: Sequence[Path], page: Path, plugin: Sequence[Path] | None = None) -> Path:
+    from growbench import publish
+    from growbench.folders import write_page
 
-    from growbench import tables
-    from growbench.claim import tabulate
-    from growbench.folders import read
-    from growbench.reports.page import render
-
-    frames, about = read(folders)
-    coordinates = pd.concat([tables.coordinates(folder) for folder in folders]).drop_duplicates()
-    results, curves, stages, diagnostics = frames
-    try:
-        claims, tests = tabulate(_decisions(frames, about, None))
-    except ValueError as error:  # rows that must not be compared: the report shows the rest
-        claims, tests, about = None, None, about | {"no_claims": str(error)}
-    more = {"claims": claims, "tests": tests, "diagnostics": diagnostics, "coordinates": coordinates}
-    page.write_text(render(results, curves, stages, about, **more), encoding="utf-8")
+    with _guests():
+        write_page(page, publish.report(folders, plugin=tuple(plugin or ())), folders)
     return page
 
 
 def _decisions(frames: "Frames", about: Mapping[str, Any], plugin: Sequence[Path] | None) -> "list[Decision]":
     """Return the verdict on every claim that is known, built in or given."""
-    from growbench.claim import Evidence, decide, known
+    from growbench import publish
 
-    results, curves, _, diagnostics = frames
-    memory = frozenset(str(task["name"]) for task in about["tasks"] if task.get("memory"))
-    evidence = Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory)
     with _guests():
-        return decide(known(plugin or ()), evidence)
+        return publish.decisions(frames, about, tuple(plugin or ()))
 
 
 def _command() -> str:

@@ -40,6 +40,7 @@ KINDS = {
     ),
     "task": Kind(plural="tasks", package="growbench.tasks", base="growbench.task", group="growbench.tasks"),
     "claim": Kind(plural="claims", package="growbench.claims", base="growbench.claim", group="growbench.claims"),
+    "figure": Kind(plural="figures", package="growbench.figures", base="growbench.figure", group="growbench.figures"),
     "launcher": Kind(
         plural="launchers", package="growbench.launch", base="growbench.launch", group="growbench.launchers"
     ),
