@@ -19,7 +19,7 @@ from growbench.axes import AxisMap, LayerMap
 from growbench.settings import Setting, Settings
 from growbench.shape import Shape, partial, solve
 from growbench.state import changed
-from growbench.store import Stage, StageKind
+from growbench.store import Stage, StageKind, canonical, digest
 from growbench.strategy import Strategy
 from growbench.study import Schedule, StrategySpec, Study, TaskSpec
 from growbench.task import Data, Task, windows
@@ -36,6 +36,14 @@ scale and capacity rest on; coordinates changes those of its own stages alone, a
 """
 
 T = TypeVar("T")
+
+
+def _text(value: object) -> str:
+    """`canonical`, without its detour for whole numbers and keys."""
+    if type(value) is int:
+        return str(value)
+    return f'"{value}"' if isinstance(value, str) and value.isalnum() and value.isascii() else canonical(value)
+
 
 _rate = cache(ledger.train_flops)
 _sizes = cache(asdict)
@@ -92,6 +100,18 @@ class Trunk:
     place: str
     grown_at: int = 0
     warm_until: int = 0
+
+    def until(self, tokens: int, key: str) -> "Trunk":
+        """The trunk with one more stage, which ends there."""
+        return Trunk(
+            common=self.common,
+            keys=(*self.keys, key),
+            shape=self.shape,
+            tokens=tokens,
+            place=self.place,
+            grown_at=self.grown_at,
+            warm_until=self.warm_until,
+        )
 
 
 @cache
@@ -160,6 +180,8 @@ class Builder:
     tasks: list[dict[str, Any]] = field(default_factory=list)
     found: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
     """What seeds and arms ask for again and again; beside each, the object that its key names by id."""
+    recent: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+    """The same of one tree, whose arms share it."""
 
     # --- positions ------------------------------------------------------------------------------------------------
 
@@ -247,31 +269,61 @@ class Builder:
             found = self.found["strategy", name] = plugin, plugins.source_hash(plugin)
         return found
 
+    def made(self, spec: StrategySpec) -> Strategy:
+        """A study's strategy with its parameters."""
+        if ("made", id(spec)) not in self.found:
+            self.found["made", id(spec)] = made_strategy(spec, self.plugin_paths)
+        made: Strategy = self.found["made", id(spec)]
+        return made
+
     def add(
-        self, kind: StageKind, trunk: Trunk | None, place: str, identity: dict[str, Any], tokens: int, flops: float
+        self,
+        kind: StageKind,
+        trunk: Trunk | None,
+        place: str,
+        common: Mapping[str, Any],
+        own: Mapping[str, Any],
+        tokens: int = 0,
+        flops: float = 0.0,
     ) -> str:
+        """Add a stage, whose identity is what it has in common with others and its own; return its key."""
         stage = Stage(
             kind=kind,
             label=place,
             parent=trunk.keys[-1] if trunk else None,
-            identity=identity,
+            identity={**common, **own},
             tokens=tokens,
             flops=flops,
             devices=self.study.device.devices if kind in ("train", "cooldown") else 1,
         )
-        self.stages.setdefault(stage.key, stage)
-        return stage.key
+        texts = self.texts(common) | {name: _text(value) for name, value in own.items()}
+        identity = ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)])
+        key = digest(f'["{kind}",{_text(stage.parent)},{{{identity}}}]')[:24]
+        vars(stage)["key"] = key  # as Stage has it, without writing what is common as text once more
+        self.stages.setdefault(key, stage)
+        return key
+
+    def texts(self, common: Mapping[str, Any]) -> dict[str, str]:
+        """The canonical text of every value that identities have in common."""
+        if ("texts", id(common)) not in self.recent:
+            self.recent["texts", id(common)] = {name: canonical(value) for name, value in common.items()}, common
+        texts: dict[str, str] = self.recent["texts", id(common)][0]
+        return texts
 
     def common(self, task: Mapping[str, Any], seed: int, setting: Setting | None = None) -> dict[str, Any]:
         """What identities have in common; the same object for the same."""
         known = "common", id(task), seed, setting
-        if known not in self.found:
-            self.found[known] = self._common(task, seed, setting), task
-        common: dict[str, Any] = self.found[known][0]
+        if known not in self.recent:
+            self.recent[known] = self._common(task, seed, setting), task
+        common: dict[str, Any] = self.recent[known][0]
         return common
 
+    @cached_property
+    def settings_of_study(self) -> dict[str, Any]:
+        return self.study.train.model_dump(mode="json", exclude={"moments"})
+
     def _common(self, task: Mapping[str, Any], seed: int, setting: Setting | None) -> dict[str, Any]:
-        settings = self.study.train.model_dump(mode="json", exclude={"moments"})
+        settings = dict(self.settings_of_study)
         settings |= {k: v for k, v in asdict(setting).items() if v is not None} if setting else {}
         warmup = settings.get("warmup", self.study.budget.warmup)
         settings["warmup"] = self.round(warmup * self.total) if warmup else 0
@@ -287,35 +339,40 @@ class Builder:
 
     def init(self, common: Mapping[str, Any], shape: Shape, base: Shape, place: str) -> Trunk:
         known = "init", id(common), shape, base
-        key: str | None = self.found.get(known)
+        key: str | None = self.recent.get(known)
         if key is None:
             scaling = {"name": self.study.parametrization, "base": _sizes(base)}
-            identity = {**common, "shape": _sizes(shape), "scaling": scaling}
-            key = self.found[known] = self.add("init", None, f"{place} init", identity, 0, 0.0)
+            own = {"shape": _sizes(shape), "scaling": scaling}
+            key = self.recent[known] = self.add("init", None, f"{place} init", common, own)
         return Trunk(common=common, keys=(key,), shape=shape, tokens=0, place=place)
 
     def train(self, trunk: Trunk, until: int, cuts: Sequence[int]) -> Trunk:
         """The trunk extended to a position, cut where any arm branches."""
-        for cut in [c for c in cuts if trunk.tokens < c < until] + [until] * (trunk.tokens < until):
-            trunk = self.extend("train", trunk, cut)
-        return trunk
+        known = "trained", trunk.keys[-1], id(trunk.common), trunk.place, trunk.warm_until, until
+        found: Trunk | None = self.recent.get(known)
+        if found is None:
+            found = trunk
+            for cut in [c for c in cuts if trunk.tokens < c < until] + [until] * (trunk.tokens < until):
+                found = self.extend("train", found, cut)
+            self.recent[known] = found
+        return found
 
     def cooldown(self, trunk: Trunk, until: int, grows: bool) -> Trunk:
         """The branch of a trunk that ends at a budget; `grows`: a source is grown from its end."""
         return self.extend("cooldown", trunk, until, grows=grows)
 
     def extend(self, kind: StageKind, trunk: Trunk, until: int, **more: bool) -> Trunk:
-        rewarm = (trunk.grown_at, trunk.warm_until) if trunk.tokens < trunk.warm_until else ()
-        known = kind, trunk.keys[-1], id(trunk.common), until, rewarm, *more.items()
-        key: str | None = self.found.get(known)
-        if key is None:
+        """The trunk with one more stage; the same object for the same."""
+        known = kind, trunk.keys[-1], id(trunk.common), trunk.place, trunk.warm_until, until, *more.items()
+        extended: Trunk | None = self.recent.get(known)
+        if extended is None:
             tokens, place = until - trunk.tokens, f"{trunk.place} {kind} {trunk.tokens:,}-{until:,}"
-            identity = {**trunk.common, **more, "until": until}
-            if rewarm:
-                identity["rewarm"] = list(rewarm)
-            cost = tokens * _rate(trunk.shape)
-            key = self.found[known] = self.add(kind, trunk, place, identity, tokens, cost)
-        return replace(trunk, keys=(*trunk.keys, key), tokens=until)
+            own: dict[str, Any] = {**more, "until": until}
+            if trunk.tokens < trunk.warm_until:
+                own["rewarm"] = [trunk.grown_at, trunk.warm_until]
+            key = self.add(kind, trunk, place, trunk.common, own, tokens, tokens * _rate(trunk.shape))
+            extended = self.recent[known] = trunk.until(until, key)
+        return extended
 
     def grow(
         self,
@@ -331,9 +388,9 @@ class Builder:
         plugin, source = self.strategy(spec.name)
         strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": source}
         probes, place = made.probe_batches * self.step, f"{trunk.place} > {spec.label}{when.suffix}"
-        identity = {**common, "strategy": strategy, "shape": _sizes(target), "moments": when.moments}
+        own = {"strategy": strategy, "shape": _sizes(target), "moments": when.moments}
         cost = probes * _rate(target)
-        key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)
+        key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", common, own, probes, cost)
         self.stages[key] = replace(self.stages[key], isolate=plugin.origin != "built-in")
         start = trunk.tokens + probes
         return Trunk(
@@ -397,8 +454,9 @@ class Builder:
         self.matched(ladders)
         for architecture, shapes in ladders.items():
             chosen = [spec for spec in self.study.strategies if spec.runs(architecture, task.label)]
-            made = [(spec, made_strategy(spec, self.plugin_paths)) for spec in chosen]
+            made = [(spec, self.made(spec)) for spec in chosen]
             for seed, settings in product(self.study.seed_numbers, self.settings):
+                self.recent.clear()
                 tree = Tree(
                     builder=self,
                     identity=identity,
