@@ -1,1 +1,0 @@
-"""Growth strategies for growbench."""

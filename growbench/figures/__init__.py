@@ -1,1 +1,0 @@
-"""The built-in figures that are plugins, one class per file."""
