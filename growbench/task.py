@@ -137,12 +137,13 @@ class Drawn(Task):
 
     def load(self, cache: Path) -> Data:
         """Return both streams and the entropy rate; `cache` is not used."""
-        dtype = np.uint8 if self.vocab <= 256 else np.uint16
-        train, valid = (
-            self.draw(tokens, role).astype(dtype)
-            for tokens, role in ((self.tokens, "train"), (self.tokens // 10, "valid"))
-        )
+        train = self._tokens(self.tokens, "train")
+        valid = self._tokens(self.tokens // 10, "valid")
         return Data(train=train, valid=valid, vocab=self.vocab, unit="symbol", entropy_rate=self.entropy_rate)
+
+    def _tokens(self, count: int, role: str) -> Tokens:
+        drawn = self.draw(count, role)
+        return drawn.astype(np.uint8) if self.vocab <= 256 else drawn.astype(np.uint16)
 
     def require(self, **least: int) -> None:
         """Raise ValueError where a field is below its least value, tokens are too few, or symbols above 16 bits."""

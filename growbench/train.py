@@ -26,6 +26,7 @@ from typing import Any
 import pandas as pd
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -133,7 +134,8 @@ class Bench:
 
     @cached_property
     def fabric(self) -> Fabric:
-        return Fabric(accelerator="cpu", devices=1, precision=self.identity["train"]["precision"])
+        here = LightningEnvironment()  # one process, on a node of a cluster too
+        return Fabric(accelerator="cpu", devices=1, precision=self.identity["train"]["precision"], plugins=[here])
 
     @property
     def optimizer_settings(self) -> optimizer.Settings:
