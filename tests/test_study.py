@@ -291,7 +291,7 @@ def test_one_arm_on_two_tasks_is_not_twice() -> None:
         [False, False, True],
     ]
     assert parse_study(study.to_yaml(), "small.yaml") == study
-    with pytest.raises(ValueError, match="the arm 'scratch' stands twice on transformer"):
+    with pytest.raises(ValueError, match="the arm 'scratch' stands twice on tokenformer"):
         parse_study(changed(strategies=[*strategies, {"name": "scratch", "tasks": ["pycode"]}]), "small.yaml")
 
 
