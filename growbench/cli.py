@@ -4,6 +4,7 @@ Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 an ar
 """
 
 import ast
+import json
 import os
 import shlex
 import sys
@@ -349,6 +350,98 @@ def strategy(
 
     for path in new_strategy(name, out or Path(name)):
         print(path)
+
+
+@app.command()
+def grow(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="A folder of transformers, or hub:NAME[@REVISION].")
+    ],
+    strategy: Annotated[str, typer.Option("--strategy", metavar="NAME", help="A strategy (`growbench list`).")],
+    to: Annotated[str, typer.Option("--to", metavar="SIZES", help="Sizes to grow to, as residual=1024,ffn=4096.")],
+    out: Annotated[Path, typer.Option("-o", "--out", parser=_path, help="Folder to write, which must not exist.")],
+    parameter: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A strategy's parameter; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of what the strategy draws.")] = 0,
+    dtype: Annotated[
+        str | None, typer.Option(help="Dtype to write, as bfloat16; the checkpoint's if not given.")
+    ] = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Accept what the architecture cannot express exactly.")
+    ] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not load both models to compare their logits.")
+    ] = False,
+    plugin: PluginPaths = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Grow a pretrained checkpoint without training, and compare its logits before and after."""
+    from growbench import pretrained
+    from growbench.paths import made_strategy
+    from growbench.study import StrategySpec
+
+    given = {name: _read(value) for name, value in _assigned(parameter or []).items()}
+    sizes = {name: _whole(name, value) for name, value in _assigned(to.split(",")).items()}
+    with _guests():
+        pretrained.quiet()
+        chosen = made_strategy(StrategySpec.model_validate({"name": strategy} | given), tuple(plugin or ()))
+        grown = pretrained.grow(
+            pretrained.locate(checkpoint),
+            out,
+            chosen,
+            to=sizes,
+            seed=seed,
+            approximate=approximate,
+            dtype=pretrained.read_dtype(dtype) if dtype else None,
+            verify=not no_verify,
+        )
+    said = asdict(grown) | {
+        "sizes": {name: f"{old} to {new}" for name, (old, new) in grown.sizes.items() if new != old},
+        "notes": list(grown.notes),
+        "params": list(grown.params),
+    }
+    print_words({"out": str(out)} | said, as_json)
+
+
+@app.command()
+def export_model(
+    folder: Annotated[Path, typer.Argument(parser=_path, metavar="DIR", help="Folder of results.")],
+    arm: Annotated[str, typer.Argument(metavar="ARM", help="The arm whose final model to export.")],
+    out: Annotated[Path, typer.Option("-o", "--out", parser=_path, help="Folder to write, which must not exist.")],
+    task: Annotated[str | None, typer.Option(help="Which task's run, where the study has several.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Which seed's run; the first if not given.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Export an arm's final model: safetensors with a loader of one file, and for transformers where it can be."""
+    from growbench import export
+    from growbench.folders import existing
+
+    existing(folder)
+    print_words({"out": str(out)} | asdict(export.export(folder, arm, out, task=task, seed=seed)), as_json)
+
+
+def _assigned(words: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping."""
+    pairs = [word.partition("=") for word in words]
+    if bad := next((name for name, sign, value in pairs if not (name and sign and value)), None):
+        raise ValueError(f"{bad!r} has no value: write NAME=VALUE, as in residual=1024,ffn=4096")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _read(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _whole(name: str, value: str) -> int:
+    if not value.isdecimal():
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    return int(value)
 
 
 # --- what the commands share -----------------------------------------------------------------------------------------
