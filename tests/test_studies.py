@@ -1,43 +1,32 @@
 """The shipped studies, whole but for their budgets: every ladder, strategy and growth step runs and is scored."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
+import toy
 
 from growbench.launch import local
 from growbench.plan import make_plan
-from growbench.study import StrategySpec, Study, read_study, shipped
+from growbench.study import Study, read_study, shipped
 from growbench.tables import tables
 
 STEPS = 40
 
 
-def toy(name: str) -> Study:
+def small(name: str) -> Study:
     """A shipped study on its last task, which needs no download, with small steps and few of them, untuned."""
     written = read_study(name).model_dump()
     written["train"] |= {"context": 16, "batch": 2, "eval_every": 16 * 2 * STEPS, "eval_tokens": 64}
     written["budget"] |= {"tokens": 16 * 2 * STEPS}
-    written["tasks"], written["strategies"] = written["tasks"][-1:], everywhere(read_study(name))
+    written["tasks"], written["strategies"] = written["tasks"][-1:], toy.everywhere(read_study(name))
     written |= {"seeds": 1, "tuning": None}
     return Study.model_validate(written)
 
 
-def everywhere(study: Study) -> list[dict[str, Any]]:
-    """A study's strategies, each on whatever task there is: once, where several entries share them out by task."""
-    wide: list[StrategySpec] = []
-    for spec in study.strategies:
-        free = spec.model_copy(update={"tasks": None})
-        same = [other for other in wide if other.label == spec.label]
-        if not any(other.runs(name, "") for other in same for name in spec.architectures or study.ladders):
-            wide.append(free)
-    return [spec.model_dump() for spec in wide]
-
-
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_study_runs(name: str, tmp_path: Path) -> None:
-    study = toy(name)
+    study = small(name)
     plan = make_plan(study, cache=tmp_path)
     summary = local.run(plan, tmp_path / name, workers=2, progress=lambda event: None)
     assert (summary.failed, summary.blocked, summary.interrupted) == (0, 0, False)
@@ -58,7 +47,7 @@ def test_a_shipped_study_is_matched_and_under_one_epoch(name: str, tmp_path: Pat
     """At its real size: rungs of one size across architectures, and 20 tokens a weight, without repeating data."""
     study = read_study(name)
     tasks = [task for task in study.model_dump()["tasks"] if task["name"] != "shakespeare"]
-    written = study.model_dump() | {"tasks": tasks, "strategies": everywhere(study)}
+    written = study.model_dump() | {"tasks": tasks, "strategies": toy.everywhere(study)}
     plan = make_plan(Study.model_validate(written).at(seeds=1), cache=tmp_path)
     top = {
         point.size["params_target"]

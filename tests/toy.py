@@ -12,7 +12,7 @@ import yaml
 from growbench.launch import Summary, local
 from growbench.plan import Plan, make_plan
 from growbench.store import EVENTS, Record, Stage, Store
-from growbench.study import Study, parse_study
+from growbench.study import StrategySpec, Study, parse_study
 from growbench.train import execute
 
 STEP = 64
@@ -96,6 +96,17 @@ def study(
         "train": train | changes.pop("train", {}),
     }
     return parse_study(yaml.safe_dump(written | changes, sort_keys=False), "toy")
+
+
+def everywhere(study: Study) -> list[dict[str, Any]]:
+    """A study's strategies, each on whatever task there is: once, where several entries share them out by task."""
+    wide: list[StrategySpec] = []
+    for spec in study.strategies:
+        free = spec.model_copy(update={"tasks": None})
+        same = [other for other in wide if other.label == spec.label]
+        if not any(other.runs(name, "") for other in same for name in spec.architectures or study.ladders):
+            wide.append(free)
+    return [spec.model_dump() for spec in wide]
 
 
 def plan(
