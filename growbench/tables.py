@@ -117,11 +117,19 @@ def _read(path: Path, has: Set[str]) -> dict[str, Any] | None:
 
 def refuse_foreign(out: Path) -> None:
     """Raise ValueError for a folder with content that no run of growbench wrote."""
-    if not out.exists() or _read(out / PLAN, _PLAN_HAS) is not None or Store(out).records():
+    if not out.exists() or _has_run(out):
         return
-    own = {TUNING} if _read(out / TUNING / PLAN, _PLAN_HAS) is not None else set[str]()
-    if foreign := sorted({path.name for path in out.iterdir() if not _LEFT.fullmatch(path.name)} - own):
+    left = {path.name for path in out.iterdir() if not _LEFT.fullmatch(path.name)}
+    if TUNING in left and (out / TUNING).is_dir():  # before its plan is written too, there is nothing of anyone else
+        of_tuning = [path for path in (out / TUNING).iterdir() if not _LEFT.fullmatch(path.name)]
+        left -= {TUNING} if not of_tuning or _has_run(out / TUNING) else set()
+    if foreign := sorted(left):
         raise ValueError(f"{out} holds {foreign[0]} and no study of growbench: give a new or an empty folder as --out")
+
+
+def _has_run(out: Path) -> bool:
+    """Whether a folder holds a plan, or stages, of growbench."""
+    return _read(out / PLAN, _PLAN_HAS) is not None or bool(Store(out).records())
 
 
 def status(out: Path) -> dict[str, Any]:
