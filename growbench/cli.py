@@ -241,9 +241,9 @@ def claims(
 ) -> None:
     """Say which claims a study's results support, contradict, or leave undecided."""
     from growbench.claim import tabulate
-    from growbench.folders import read
+    from growbench.folders import planned, read
 
-    decided, tested = tabulate(_decisions(*read(folders), plugin))
+    decided, tested = tabulate(_decisions(*read(folders), planned(folders), plugin))
     if not as_json:
         decided, tested = (
             decided[["claim", "verdict", "effect", "low", "high", "measure", "missing"]],
@@ -400,14 +400,14 @@ def _write_report(folders: Sequence[Path], page: Path) -> Path:
 
     from growbench import tables
     from growbench.claim import tabulate
-    from growbench.folders import read
+    from growbench.folders import planned, read
     from growbench.reports.page import render
 
     frames, about = read(folders)
     coordinates = pd.concat([tables.coordinates(folder) for folder in folders]).drop_duplicates()
     results, curves, stages, diagnostics = frames
     try:
-        claims, tests = tabulate(_decisions(frames, about, None))
+        claims, tests = tabulate(_decisions(frames, about, planned(folders), None))
     except ValueError as error:  # rows that must not be compared: the report shows the rest
         claims, tests, about = None, None, about | {"no_claims": str(error)}
     more = {"claims": claims, "tests": tests, "diagnostics": diagnostics, "coordinates": coordinates}
@@ -415,13 +415,15 @@ def _write_report(folders: Sequence[Path], page: Path) -> Path:
     return page
 
 
-def _decisions(frames: "Frames", about: Mapping[str, Any], plugin: Sequence[Path] | None) -> "list[Decision]":
+def _decisions(
+    frames: "Frames", about: Mapping[str, Any], planned: "pd.DataFrame", plugin: Sequence[Path] | None
+) -> "list[Decision]":
     """Return the verdict on every claim that is known, built in or given."""
     from growbench.claim import Evidence, decide, known
 
     results, curves, _, diagnostics = frames
     memory = frozenset(str(task["name"]) for task in about["tasks"] if task.get("memory"))
-    evidence = Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory)
+    evidence = Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory, planned=planned)
     with _guests():
         return decide(known(plugin or ()), evidence)
 

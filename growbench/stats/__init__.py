@@ -20,7 +20,7 @@ from growbench.stats.contrasts import (
     sign_flip,
     superiority,
 )
-from growbench.stats.pairing import EQUAL, SIZE, Side, combine, full_budget, pairs, refuse_unequal
+from growbench.stats.pairing import EQUAL, SIZE, Side, at_budget, combine, full_budget, pairs, refuse_unequal
 
 __all__ = [
     "EQUAL",
@@ -29,6 +29,7 @@ __all__ = [
     "SIZE",
     "Side",
     "across_tasks",
+    "at_budget",
     "at_equal_cost",
     "combine",
     "compute_saved",
