@@ -87,7 +87,7 @@ def test_the_cost_views_of_a_grown_and_of_a_scratch_arm_by_hand(toy_run: toy.Run
     assert scratch["flops_cooldown"] == 4 * toy.STEP * large
 
     operator = grown["flops_growth"]
-    assert 0 < operator < 0.01 * grown["flops"]
+    assert operator == 0  # copies go by index: no matrices are multiplied
     assert grown["flops_source"] == HALF * small
     assert grown["flops_continued"] == operator + HALF * large
     assert grown["flops"] == HALF * small + operator + HALF * large
