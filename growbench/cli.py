@@ -3,20 +3,21 @@
 Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 an arm failed, 2 usage, 130 interrupted.
 """
 
-import ast
+import json
 import os
 import shlex
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 import growbench
 from growbench import plugins
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     from growbench.claim import Decision
     from growbench.folders import Frames
-    from growbench.plan import Plan
-    from growbench.settings import Tuned
-    from growbench.study import Study
+    from growbench.launch import Summary
+    from growbench.launch._request import Request
+    from growbench.study import Launch, Study
 
 app = typer.Typer(
     name="growbench",
@@ -56,7 +57,12 @@ Seeds = Annotated[int | None, typer.Option(help="Number of seeds instead of the 
 FirstSeed = Annotated[int | None, typer.Option(help="First seed instead of the study's, for fresh ones after a look.")]
 Untuned = Annotated[bool, typer.Option("--untuned", help="Leave the study's tuning out; no verdict rests on it then.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes, one thread each; one per core.")]
+LauncherName = Annotated[
+    str | None, typer.Option("--launcher", metavar="NAME", help="Who runs the stages: local, slurm, or a plugin.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Stay and show progress where the launcher would not.")]
 Only = Annotated[str | None, typer.Option(help="Run the arms that match this pattern alone, e.g. 'zero_*'.")]
+Format = Literal["html", "md", "latex"]
 PluginPaths = Annotated[
     list[Path] | None, typer.Option("--plugin", parser=_path, help="A plugin file or a folder of them; repeatable.")
 ]
@@ -97,11 +103,41 @@ def _common(
     pass
 
 
+class _WithOptions(TyperCommand):
+    """A command that takes, besides its own, --NAME-OPTION VALUE for every launcher NAME."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep a launcher's options in ctx.obj, by launcher and option, as JSON reads them or as they are."""
+        names, own = plugins.discover("launcher"), {word for option in self.params for word in option.opts}
+        ctx.obj, left = {}, []
+        while args:
+            word, *args = args
+            option, equals, value = word.partition("=")
+            name, _, key = option.removeprefix("--").partition("-")
+            if not option.startswith("--") or option in own or name not in names or not key:
+                left.append(word)
+                continue
+            if not equals and args and not args[0].startswith("--"):
+                value, *args = args
+            elif not equals:
+                value = "true"
+            ctx.obj.setdefault(name, {})[key.replace("-", "_")] = _read(value)
+        return super().parse_args(ctx, left)
+
+
+def _read(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(cls=_WithOptions)
 def run(
+    context: typer.Context,
     study: StudyArgument = "quick",
     out: Out = None,
     workers: Workers = None,
@@ -109,42 +145,50 @@ def run(
     first_seed: FirstSeed = None,
     only: Only = None,
     untuned: Untuned = False,
+    launcher: LauncherName = None,
+    wait: Wait = False,
     plugin: PluginPaths = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a study, or what is left of it, tuning first where it says so, and write its report."""
+    """Run a study, or what is left of it, tuning first where it says so, and write its report.
+
+    A launcher's options are --NAME-OPTION VALUE, as in --launcher slurm --slurm-partition gpu.
+    """
     chosen = _study(study, plugin, seeds=seeds, first_seed=first_seed, untuned=untuned)
     folder = out or Path("runs") / chosen.study
-    from growbench.launch import local
-    from growbench.plan import make_plan
+    request = _request(chosen, launcher, context.obj, workers=workers, wait=wait, only=only, plugin=plugin)
+    with _carried_on(folder, request), _guests():
+        summary = request.run(folder, progress)
+    _conclude(folder, request, summary, as_json, selected=bool(only or seeds or first_seed))
 
-    if chosen.tuning:
-        with _guests():  # what cannot be met is said before anything is tuned
-            make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache())
-    try:
-        tuned = None if not chosen.tuning else _tune(chosen, folder, workers, only, plugin)
-        with _guests():
-            plan = make_plan(chosen, tuple(plugin or ()), only=only, cache=_cache(), tuned=tuned)
-        with progress() as show, _guests():
-            summary = local.run(plan, out=folder, workers=workers or _cores(), progress=show, command=_command())
-        if summary.interrupted:
-            raise KeyboardInterrupt
-        page = _write_report([folder], folder / "report.html")
-    except KeyboardInterrupt:
-        say(f"Interrupted: finished stages stay in {folder}, and the same command goes on from there.")
-        raise typer.Exit(130) from None
-    if as_json:
-        print_json(asdict(summary) | {"study": plan.study.study, "out": str(folder), "report": str(page)})
-    else:
-        print(_outcome(folder, summary.finished, summary.cached, summary.failed))
-        if only or seeds or first_seed:
-            print(
-                "Results and report hold this selection; the command without --only, --seeds and --first-seed shows "
-                "the study's own again."
-            )
-        print(page)
-    raise typer.Exit(1 if summary.failed else 0)
+
+@app.command()
+def retry(
+    folder: Annotated[Path, typer.Argument(parser=_path, metavar="DIR", help="Folder of results.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run what failed in a folder again, and what is left: the same study, by the launcher and code it was run with."""
+    request = _requested(folder)
+    with _carried_on(folder, request), _guests():
+        summary = request.retry(folder, progress)
+    if summary is None:
+        print(f"What failed and what is left is handed to {request.launcher}: `growbench status {folder}` tells.")
+        return
+    _conclude(folder, request, summary, as_json)
+
+
+@app.command()
+def cancel(
+    folder: Annotated[Path, typer.Argument(parser=_path, metavar="DIR", help="Folder of results.")],
+    plugin: PluginPaths = None,
+    debug: Debug = False,
+) -> None:
+    """End the jobs at work in a folder; finished stages stay, and `growbench retry` goes on from there."""
+    with _guests():
+        found = _requested(folder).made(plugin or ()).cancel(folder.absolute())
+    print(f"Its jobs are ended; finished stages stay in {folder}." if found else f"No job is at work in {folder}.")
 
 
 @app.command()
@@ -162,8 +206,13 @@ def tune(
     if not chosen.tuning:
         raise ValueError(f"the study {chosen.study} has no tuning: give it one, as in the study claims-small")
     folder = out or Path("runs") / chosen.study
+    from growbench.tables import refuse_foreign
+
     try:
-        tuned = _tune(chosen, folder, workers, only, plugin)
+        request = _request(chosen, "local", {}, workers=workers, wait=False, only=only, plugin=plugin)
+        with _guests():
+            refuse_foreign(folder)
+            tuned = request.tune(folder, request.made(), progress, again=True)
     except KeyboardInterrupt:
         say(f"Interrupted: finished trials stay in {folder}, and the same command goes on from there.")
         raise typer.Exit(130) from None
@@ -221,12 +270,77 @@ def report(
         list[Path], typer.Argument(parser=_path, metavar="DIR...", help="Folders of results of one study.")
     ],
     out: Annotated[
-        Path | None, typer.Option(parser=_path, help="The HTML file; report.html in the first folder if not given.")
+        Path | None, typer.Option(parser=_path, help="The file; report.html in the first folder if not given.")
     ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="html, or to paste: md (Markdown), latex (tables).")
+    ] = "html",
+    side_by_side: Annotated[
+        bool, typer.Option("--side-by-side", help="Several studies or versions beside each other, nothing pooled.")
+    ] = False,
+    plugin: PluginPaths = None,
     debug: Debug = False,
 ) -> None:
-    """Write the report of one or more folders as one HTML file."""
-    print(_write_report(folders, out or folders[0] / "report.html"))
+    """Write the report of one or more folders as one file, or print it as text to paste."""
+    from growbench import publish
+    from growbench.folders import write_page
+
+    if side_by_side:
+        if form != "html":
+            raise ValueError("--side-by-side is a page: leave --format away, or use `growbench compare`")
+        page = out or folders[0] / "side-by-side.html"
+        write_page(page, publish.page_beside(folders), folders)
+        print(page)
+    elif form == "html":
+        print(_write_report(folders, out or folders[0] / "report.html", plugin))
+    else:
+        with _guests():
+            text = publish.report(folders, form, tuple(plugin or ()))
+        if out is None:
+            print(text, end="")
+        else:
+            out.write_text(text, encoding="utf-8")
+            print(out)
+
+
+@app.command()
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(parser=_path, metavar="DIR DIR...", help="Two or more folders of results.")
+    ],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Print how folders differ: how each was made, and its arms against those of the first; nothing is pooled."""
+    from growbench.publish import beside
+
+    print_words(beside(folders), as_json)
+
+
+@app.command()
+def watch(
+    folders: Annotated[
+        list[Path], typer.Argument(parser=_path, metavar="DIR...", help="Folders of results of one study.")
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 8765,
+    every: Annotated[float, typer.Option(min=1.0, help="Seconds after which the page is made again.")] = 60.0,
+    plugin: PluginPaths = None,
+    debug: Debug = False,
+) -> None:
+    """Show the report of a study while it runs: a page on this machine alone, made again as results come in."""
+    from growbench import publish
+    from growbench.folders import existing
+
+    for folder in folders:
+        existing(folder)
+    with publish.serve(folders, port=port, every=every, plugin=tuple(plugin or ())) as server:
+        print(f"http://127.0.0.1:{server.server_port}/", flush=True)
+        say("Ctrl-C ends it.")
+        try:
+            with _guests():
+                server.serve_forever()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
 
 
 @app.command()
@@ -275,7 +389,7 @@ def list_(plugin: PluginPaths = None, as_json: Json = False, debug: Debug = Fals
         ]
         for name, kind in plugins.KINDS.items()
     }
-    print_words(tables | {"launchers": _launchers(), "studies": _studies()}, as_json)
+    print_words(tables | {"studies": _studies()}, as_json)
 
 
 @app.command()
@@ -287,9 +401,53 @@ def status(
     """Say which stages of a folder are done, failed and left."""
     from growbench import tables
     from growbench.folders import existing
+    from growbench.launch._request import Request
 
     existing(folder)
-    print_words(tables.status(folder), as_json)
+    tuning = folder / tables.TUNING
+    is_tuned = not (folder / tables.PLAN).exists() and (tuning / tables.PLAN).exists()
+    said = tables.status(tuning if is_tuned else folder)
+    if (request := Request.read(folder)) and request.launcher != "local":
+        with suppress(ValueError):  # the launcher may not be installed where its results are read
+            said["at_work"] = request.made().busy(folder.absolute())
+    print_words(said, as_json)
+
+
+@app.command()
+def merge(
+    folders: Annotated[
+        list[Path], typer.Argument(parser=_path, metavar="DIR...", help="Folders of results of one study.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", parser=_path, help="The folder to write, new or empty.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Join the result folders of several machines into one; exit 1 if a damaged stage was left out."""
+    from growbench.merge import merge
+
+    merged = merge(folders, out)
+    print_words({"out": str(out)} | asdict(merged) | {"left_out": list(merged.left_out)}, as_json)
+    raise typer.Exit(1 if merged.left_out else 0)
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(parser=_path, metavar="DIR", help="Folder of results.")],
+    sample: Annotated[int, typer.Option(min=0, help="Number of checkpoints to evaluate again.")] = 8,
+    seed: Annotated[int, typer.Option(help="Which ones: another seed, another sample.")] = 0,
+    plugin: PluginPaths = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check a folder's hashes and tables, and evaluate a sample of its checkpoints; exit 1 if something is wrong."""
+    from growbench.folders import existing
+    from growbench.verify import verify
+
+    existing(folder)
+    with _guests():
+        found = verify(folder, sample=sample, seed=seed, plugin_paths=plugin or (), cache=_cache())
+    print_words({"out": str(folder)} | asdict(found), as_json)
+    raise typer.Exit(1 if found.wrong else 0)
 
 
 @data.command()
@@ -351,6 +509,91 @@ def strategy(
         print(path)
 
 
+@app.command()
+def grow(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="A folder of transformers, or hub:NAME[@REVISION].")
+    ],
+    strategy: Annotated[str, typer.Option("--strategy", metavar="NAME", help="A strategy (`growbench list`).")],
+    to: Annotated[str, typer.Option("--to", metavar="SIZES", help="Sizes to grow to, as residual=1024,ffn=4096.")],
+    out: Annotated[Path, typer.Option("-o", "--out", parser=_path, help="Folder to write, which must not exist.")],
+    parameter: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A strategy's parameter; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of what the strategy draws.")] = 0,
+    dtype: Annotated[
+        str | None, typer.Option(help="Dtype to write, as bfloat16; the checkpoint's if not given.")
+    ] = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Accept what the architecture cannot express exactly.")
+    ] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not load both models to compare their logits.")
+    ] = False,
+    plugin: PluginPaths = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Grow a pretrained checkpoint without training, and compare its logits before and after."""
+    from growbench import pretrained
+    from growbench.paths import made_strategy
+    from growbench.study import StrategySpec
+
+    given = {name: _read(value) for name, value in _assigned(parameter or []).items()}
+    sizes = {name: _whole(name, value) for name, value in _assigned(to.split(",")).items()}
+    with _guests():
+        pretrained.quiet()
+        chosen = made_strategy(StrategySpec.model_validate({"name": strategy} | given), tuple(plugin or ()))
+        grown = pretrained.grow(
+            pretrained.locate(checkpoint),
+            out,
+            chosen,
+            to=sizes,
+            seed=seed,
+            approximate=approximate,
+            dtype=pretrained.read_dtype(dtype) if dtype else None,
+            verify=not no_verify,
+        )
+    said = asdict(grown) | {
+        "sizes": {name: f"{old} to {new}" for name, (old, new) in grown.sizes.items() if new != old},
+        "notes": list(grown.notes),
+        "params": list(grown.params),
+    }
+    print_words({"out": str(out)} | said, as_json)
+
+
+@app.command()
+def export_model(
+    folder: Annotated[Path, typer.Argument(parser=_path, metavar="DIR", help="Folder of results.")],
+    arm: Annotated[str, typer.Argument(metavar="ARM", help="The arm whose final model to export.")],
+    out: Annotated[Path, typer.Option("-o", "--out", parser=_path, help="Folder to write, which must not exist.")],
+    task: Annotated[str | None, typer.Option(help="Which task's run, where the study has several.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Which seed's run; the first if not given.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Export an arm's final model: safetensors with a loader of one file, and for transformers where it can be."""
+    from growbench import export
+    from growbench.folders import existing
+
+    existing(folder)
+    print_words({"out": str(out)} | asdict(export.export(folder, arm, out, task=task, seed=seed)), as_json)
+
+
+def _assigned(words: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping."""
+    pairs = [word.partition("=") for word in words]
+    if bad := next((name for name, sign, value in pairs if not (name and sign and value)), None):
+        raise ValueError(f"{bad!r} has no value: write NAME=VALUE, as in residual=1024,ffn=4096")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _whole(name: str, value: str) -> int:
+    if not value.isdecimal():
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    return int(value)
+
+
 # --- what the commands share -----------------------------------------------------------------------------------------
 
 
@@ -370,24 +613,86 @@ def _study(
     return read_study(study).at(seeds=seeds, first_seed=first_seed, strategies=given, untuned=untuned)
 
 
-def _tune(
-    study: "Study", folder: Path, workers: int | None, only: str | None, plugin: Sequence[Path] | None
-) -> "Tuned":
-    """Run what is left of a study's trials; KeyboardInterrupt where that was interrupted."""
-    from growbench.launch import local
-    from growbench.tables import TUNING, refuse_foreign
-    from growbench.tune import Tuner
+def _request(
+    study: "Study",
+    launcher: str | None,
+    given: Mapping[str, Mapping[str, Any]],
+    *,
+    workers: int | None,
+    wait: bool,
+    only: str | None,
+    plugin: Sequence[Path] | None,
+) -> "Request":
+    """Return what is asked for; a launcher and its options are the command's, else the study's, else the user's own."""
+    from growbench.launch._request import Request
 
-    refuse_foreign(folder)
+    layers = [spec for spec in (_configured(), study.launch) if spec]
+    name = launcher or (layers[-1].name if layers else "local")
+    if other := given.keys() - {name}:
+        raise ValueError(f"--{min(other)}-... are options of --launcher {min(other)}, and this is {name}")
+    options: dict[str, Any] = {}
+    for spec in layers:
+        options |= spec.parameters if spec.name == name else {}
+    options |= given.get(name, {}) | ({} if workers is None else {"workers": workers})
+    if wait and "wait" in plugins.find("launcher", name, plugin or ()).fields:
+        options["wait"] = True
+    own = {"study": study, "plugin_paths": tuple(plugin or ()), "only": only, "cache": _cache(), "command": _command()}
+    return Request(**own, launcher=name, options=options)
 
-    def run(plan: "Plan", out: Path) -> None:
-        with progress() as show:
-            if local.run(plan, out=out, workers=workers or _cores(), progress=show, command=_command()).interrupted:
-                raise KeyboardInterrupt
 
-    with _guests():
-        tuner = Tuner(study=study, plugin_paths=tuple(plugin or ()), only=only, cache=_cache())
-        return tuner.run(folder / TUNING, run)
+def _configured() -> "Launch | None":
+    """The `launch` block of the user's config file, config.yaml in the folder of growbench's settings."""
+    import yaml
+    from platformdirs import user_config_path
+
+    from growbench.study import parse_launch
+
+    path = user_config_path("growbench") / "config.yaml"
+    if not path.is_file():
+        return None
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return parse_launch(found.get("launch") if isinstance(found, dict) else None, str(path))
+
+
+def _requested(folder: Path) -> "Request":
+    from growbench.folders import existing
+    from growbench.launch._request import Request
+
+    existing(folder)
+    if request := Request.read(folder):
+        return request
+    raise ValueError(f"{folder} does not say how it was run: give `growbench run` its study and --out")
+
+
+@contextmanager
+def _carried_on(folder: Path, request: "Request") -> Iterator[None]:
+    """Around a run: an interrupt ends the command with 130, and says what becomes of the rest."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if request.made().follows:
+            say(f"Interrupted, and {request.launcher} goes on: `growbench status {folder}` tells how far it is.")
+        else:
+            say(f"Interrupted: finished stages stay in {folder}, and the same command goes on from there.")
+        raise typer.Exit(130) from None
+
+
+def _conclude(folder: Path, request: "Request", summary: "Summary", as_json: bool, *, selected: bool = False) -> None:
+    """Say what a run came to, and exit."""
+    page = None if summary.pending else _write_report([folder], folder / "report.html")
+    if as_json:
+        said = asdict(summary) | {"study": request.study.study, "out": str(folder)}
+        print_json(said | {"report": None if page is None else str(page)})
+    else:
+        print(_outcome(folder, request, summary))
+        if page and selected:
+            print(
+                "Results and report hold this selection; the command without --only, --seeds and --first-seed shows "
+                "the study's own again."
+            )
+        if page:
+            print(page)
+    raise typer.Exit(1 if summary.failed or (summary.pending and request.made().follows) else 0)
 
 
 def _guests() -> redirect_stdout[Any]:
@@ -395,35 +700,21 @@ def _guests() -> redirect_stdout[Any]:
     return redirect_stdout(sys.stderr)
 
 
-def _write_report(folders: Sequence[Path], page: Path) -> Path:
-    import pandas as pd
+def _write_report(folders: Sequence[Path], page: Path, plugin: Sequence[Path] | None = None) -> Path:
+    from growbench import publish
+    from growbench.folders import write_page
 
-    from growbench import tables
-    from growbench.claim import tabulate
-    from growbench.folders import read
-    from growbench.reports.page import render
-
-    frames, about = read(folders)
-    coordinates = pd.concat([tables.coordinates(folder) for folder in folders]).drop_duplicates()
-    results, curves, stages, diagnostics = frames
-    try:
-        claims, tests = tabulate(_decisions(frames, about, None))
-    except ValueError as error:  # rows that must not be compared: the report shows the rest
-        claims, tests, about = None, None, about | {"no_claims": str(error)}
-    more = {"claims": claims, "tests": tests, "diagnostics": diagnostics, "coordinates": coordinates}
-    page.write_text(render(results, curves, stages, about, **more), encoding="utf-8")
+    with _guests():
+        write_page(page, publish.report(folders, plugin=tuple(plugin or ())), folders)
     return page
 
 
 def _decisions(frames: "Frames", about: Mapping[str, Any], plugin: Sequence[Path] | None) -> "list[Decision]":
     """Return the verdict on every claim that is known, built in or given."""
-    from growbench.claim import Evidence, decide, known
+    from growbench import publish
 
-    results, curves, _, diagnostics = frames
-    memory = frozenset(str(task["name"]) for task in about["tasks"] if task.get("memory"))
-    evidence = Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory)
     with _guests():
-        return decide(known(plugin or ()), evidence)
+        return publish.decisions(frames, about, tuple(plugin or ()))
 
 
 def _command() -> str:
@@ -436,16 +727,6 @@ def _cache() -> Path:
     return user_cache_path("growbench")
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _launchers() -> list[dict[str, str]]:
-    paths = sorted(Path(str(files("growbench") / "launch")).glob("[!_]*.py"))
-    docs = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in paths}
-    return [{"name": name, "origin": "built-in", "about": doc.partition("\n")[0]} for name, doc in docs.items()]
-
-
 def _studies() -> list[dict[str, str]]:
     import yaml
 
@@ -455,9 +736,19 @@ def _studies() -> list[dict[str, str]]:
     ]
 
 
-def _outcome(folder: Path, finished: int, cached: int, failed: int) -> str:
-    if failed:
-        return f"{finished} stages done, {failed} failed, {cached} were there; `growbench status {folder}` says why."
-    if not finished:
-        return f"Nothing was left to do: all {cached} stages are in {folder}."
-    return f"{finished} stages done, {cached} were there."
+def _outcome(folder: Path, request: "Request", summary: "Summary") -> str:
+    if summary.pending and request.made().follows:
+        return f"{summary.pending} stages are left and no job is at work: `growbench retry {folder}` goes on."
+    if summary.pending:
+        return (
+            f"{request.launcher} has {summary.pending} stages: `growbench status {folder}` says how far they are, "
+            f"`growbench cancel {folder}` ends them."
+        )
+    if summary.failed:
+        return (
+            f"{summary.finished} stages done, {summary.failed} failed, {summary.cached} were there; "
+            f"`growbench status {folder}` says why."
+        )
+    if not summary.finished:
+        return f"Nothing was left to do: all {summary.cached} stages are in {folder}."
+    return f"{summary.finished} stages done, {summary.cached} were there."

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from growbench.launch import Event
 
 
+_UNSEEN = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+"""Control characters: from a stranger's folder they would steer the terminal."""
+
+
 def say(sentence: str) -> None:
     """Print a sentence to stderr."""
-    print(sentence, file=sys.stderr)
+    print(sentence.translate(_UNSEEN), file=sys.stderr)
 
 
 def print_json(value: object) -> None:
@@ -65,7 +69,7 @@ def _words(value: object) -> str:
             return ", ".join(f"{key}: {_words(item)}" for key, item in value.items()) or "none"
         case list():
             return ", ".join(map(_words, value)) or "none"
-    return str(value)
+    return str(value).translate(_UNSEEN)
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
-from growbench import tables
+from growbench import reading, tables
 
 Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 """Results, curves, stages, diagnostics."""
@@ -33,6 +32,13 @@ def existing(folder: Path) -> None:
     """Raise ValueError where there is no such folder."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: give the --out folder of a run")
+
+
+def write_page(page: Path, text: str, folders: Sequence[Path]) -> None:
+    """Write a page about folders. A link of its name in one of them is replaced: it may be a stranger's."""
+    if page.parent in folders and page.is_symlink():
+        page.unlink()
+    page.write_text(text, encoding="utf-8")
 
 
 def joined(folders: Sequence[Frames]) -> Frames:
@@ -78,8 +84,9 @@ def _keys(frame: pd.DataFrame) -> pd.MultiIndex:
 
 def merged(provenances: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return one provenance for all folders; ValueError where their results must not be compared."""
+    studies = [reading.study(found["study"]) for found in provenances]
     first, *others = provenances
-    for other in others:
+    for other, its in zip(others, studies[1:], strict=True):
         if _minor(first["growbench"]) != _minor(other["growbench"]):
             raise ValueError(
                 f"results of growbench {first['growbench']} and {other['growbench']} do not compare: rerun the older"
@@ -90,12 +97,16 @@ def merged(provenances: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for b in other["tasks"]
         ):
             raise ValueError("a task's data differ between the folders: their results do not compare")
-        one, another = (yaml.safe_load(found["study"]) | {"seeds": 0, "first_seed": 0} for found in (first, other))
-        if one != another:
+        if _compared(studies[0]) != _compared(its):
             raise ValueError("the folders hold different studies: write one report for each")
         if arm := _tuned_apart(first, other):
             raise ValueError(f"tuning chose differently for {arm} in the folders: write one report for each")
-    return max(provenances, key=lambda found: yaml.safe_load(found["study"])["seeds"])
+    return max(zip(studies, provenances, strict=True), key=lambda found: int(found[0]["seeds"]))[1]
+
+
+def _compared(study: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a study decides its numbers, by stage: not which seeds there are, nor where stages run."""
+    return {name: value for name, value in study.items() if name not in ("seeds", "first_seed", "launch")}
 
 
 def _tuned_apart(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:

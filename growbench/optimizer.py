@@ -49,9 +49,9 @@ def build(state: State, model: LanguageModel, settings: Settings) -> Optimizer:
     for name, parameter in model.weights.items():
         if name in state.first and parameter.requires_grad:
             adamw.state[parameter] = {
-                "step": torch.tensor(float(state.steps[name])),
-                "exp_avg": state.first[name].clone(),
-                "exp_avg_sq": state.second[name].clone(),
+                "step": torch.tensor(float(state.steps[name]), device=parameter.device),
+                "exp_avg": state.first[name].to(parameter.device, copy=True),
+                "exp_avg_sq": state.second[name].to(parameter.device, copy=True),
             }
     return adamw
 

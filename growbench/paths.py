@@ -19,7 +19,7 @@ from growbench.axes import AxisMap, LayerMap
 from growbench.settings import Setting, Settings
 from growbench.shape import Shape, partial, solve
 from growbench.state import changed
-from growbench.store import Stage, StageKind
+from growbench.store import Stage, StageKind, canonical, digest
 from growbench.strategy import Strategy
 from growbench.study import Schedule, StrategySpec, Study, TaskSpec
 from growbench.task import Data, Task, windows
@@ -29,13 +29,25 @@ MATCHED = 0.01
 
 _CORE = (
     "labels", "axes", "maps", "shape", "parametrization", "model", "state",
-    "strategy", "ledger", "checkpoint", "optimizer", "train", "task", "diagnostics",
+    "strategy", "ledger", "checkpoint", "progress", "optimizer", "train", "task", "diagnostics",
 )  # fmt: skip
 """Modules that can change a number of any stage. diagnostics changes no loss, but alive_share and all that claims of
 scale and capacity rest on; coordinates changes those of its own stages alone, and they alone name it.
 """
 
 T = TypeVar("T")
+
+
+def _text(value: object) -> str:
+    """`canonical`, without its detour for whole numbers and keys."""
+    if type(value) is int:
+        return str(value)
+    return f'"{value}"' if isinstance(value, str) and value.isalnum() and value.isascii() else canonical(value)
+
+
+_rate = cache(ledger.train_flops)
+_sizes = cache(asdict)
+"""A shape as an identity has it; what is returned is not to be changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +100,18 @@ class Trunk:
     place: str
     grown_at: int = 0
     warm_until: int = 0
+
+    def until(self, tokens: int, key: str) -> "Trunk":
+        """The trunk with one more stage, which ends there."""
+        return Trunk(
+            common=self.common,
+            keys=(*self.keys, key),
+            shape=self.shape,
+            tokens=tokens,
+            place=self.place,
+            grown_at=self.grown_at,
+            warm_until=self.warm_until,
+        )
 
 
 @cache
@@ -154,6 +178,10 @@ class Builder:
     stages: dict[str, Stage] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     tasks: list[dict[str, Any]] = field(default_factory=list)
+    found: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+    """What seeds and arms ask for again and again; beside each, the object that its key names by id."""
+    recent: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+    """The same of one tree, whose arms share it."""
 
     # --- positions ------------------------------------------------------------------------------------------------
 
@@ -233,51 +261,118 @@ class Builder:
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
+    def strategy(self, name: str) -> tuple[plugins.Plugin, str]:
+        """A strategy's plugin and the hash of its source."""
+        found: tuple[plugins.Plugin, str] | None = self.found.get(("strategy", name))
+        if found is None:
+            plugin = plugins.find("strategy", name, self.plugin_paths)
+            found = self.found["strategy", name] = plugin, plugins.source_hash(plugin)
+        return found
+
+    def made(self, spec: StrategySpec) -> Strategy:
+        """A study's strategy with its parameters."""
+        if ("made", id(spec)) not in self.found:
+            self.found["made", id(spec)] = made_strategy(spec, self.plugin_paths)
+        made: Strategy = self.found["made", id(spec)]
+        return made
+
     def add(
-        self, kind: StageKind, trunk: Trunk | None, place: str, identity: dict[str, Any], tokens: int, flops: float
+        self,
+        kind: StageKind,
+        trunk: Trunk | None,
+        place: str,
+        common: Mapping[str, Any],
+        own: Mapping[str, Any],
+        tokens: int = 0,
+        flops: float = 0.0,
     ) -> str:
+        """Add a stage, whose identity is what it has in common with others and its own; return its key."""
         stage = Stage(
             kind=kind,
             label=place,
             parent=trunk.keys[-1] if trunk else None,
-            identity=identity,
+            identity={**common, **own},
             tokens=tokens,
             flops=flops,
+            devices=self.study.device.devices if kind in ("train", "cooldown") else 1,
         )
-        self.stages.setdefault(stage.key, stage)
-        return stage.key
+        texts = self.texts(common) | {name: _text(value) for name, value in own.items()}
+        identity = ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)])
+        key = digest(f'["{kind}",{_text(stage.parent)},{{{identity}}}]')[:24]
+        vars(stage)["key"] = key  # as Stage has it, without writing what is common as text once more
+        self.stages.setdefault(key, stage)
+        return key
+
+    def texts(self, common: Mapping[str, Any]) -> dict[str, str]:
+        """The canonical text of every value that identities have in common."""
+        if ("texts", id(common)) not in self.recent:
+            self.recent["texts", id(common)] = {name: canonical(value) for name, value in common.items()}, common
+        texts: dict[str, str] = self.recent["texts", id(common)][0]
+        return texts
 
     def common(self, task: Mapping[str, Any], seed: int, setting: Setting | None = None) -> dict[str, Any]:
-        settings = self.study.train.model_dump(mode="json", exclude={"moments"})
+        """What identities have in common; the same object for the same."""
+        known = "common", id(task), seed, setting
+        if known not in self.recent:
+            self.recent[known] = self._common(task, seed, setting), task
+        common: dict[str, Any] = self.recent[known][0]
+        return common
+
+    @cached_property
+    def settings_of_study(self) -> dict[str, Any]:
+        return self.study.train.model_dump(mode="json", exclude={"moments"})
+
+    def _common(self, task: Mapping[str, Any], seed: int, setting: Setting | None) -> dict[str, Any]:
+        settings = dict(self.settings_of_study)
         settings |= {k: v for k, v in asdict(setting).items() if v is not None} if setting else {}
         warmup = settings.get("warmup", self.study.budget.warmup)
         settings["warmup"] = self.round(warmup * self.total) if warmup else 0
-        return {"core": core_identity(), "device": "cpu", "task": dict(task), "seed": seed, "train": settings}
+        device = self.study.device
+        settings |= {name: True for name in ("compile", "deterministic") if getattr(device, name)}
+        return {
+            "core": core_identity(),
+            "device": device.accelerator,
+            "task": dict(task),
+            "seed": seed,
+            "train": settings,
+        }
 
     def init(self, common: Mapping[str, Any], shape: Shape, base: Shape, place: str) -> Trunk:
-        scaling = {"name": self.study.parametrization, "base": asdict(base)}
-        identity = {**common, "shape": asdict(shape), "scaling": scaling}
-        key = self.add("init", None, f"{place} init", identity, 0, 0.0)
+        known = "init", id(common), shape, base
+        key: str | None = self.recent.get(known)
+        if key is None:
+            scaling = {"name": self.study.parametrization, "base": _sizes(base)}
+            own = {"shape": _sizes(shape), "scaling": scaling}
+            key = self.recent[known] = self.add("init", None, f"{place} init", common, own)
         return Trunk(common=common, keys=(key,), shape=shape, tokens=0, place=place)
 
     def train(self, trunk: Trunk, until: int, cuts: Sequence[int]) -> Trunk:
         """The trunk extended to a position, cut where any arm branches."""
-        for cut in [c for c in cuts if trunk.tokens < c < until] + [until] * (trunk.tokens < until):
-            trunk = self.extend("train", trunk, cut)
-        return trunk
+        known = "trained", trunk.keys[-1], id(trunk.common), trunk.place, trunk.warm_until, until
+        found: Trunk | None = self.recent.get(known)
+        if found is None:
+            found = trunk
+            for cut in [c for c in cuts if trunk.tokens < c < until] + [until] * (trunk.tokens < until):
+                found = self.extend("train", found, cut)
+            self.recent[known] = found
+        return found
 
     def cooldown(self, trunk: Trunk, until: int, grows: bool) -> Trunk:
         """The branch of a trunk that ends at a budget; `grows`: a source is grown from its end."""
         return self.extend("cooldown", trunk, until, grows=grows)
 
     def extend(self, kind: StageKind, trunk: Trunk, until: int, **more: bool) -> Trunk:
-        tokens, place = until - trunk.tokens, f"{trunk.place} {kind} {trunk.tokens:,}-{until:,}"
-        cost = tokens * ledger.train_flops(trunk.shape)
-        identity = {**trunk.common, **more, "until": until}
-        if trunk.tokens < trunk.warm_until:
-            identity["rewarm"] = [trunk.grown_at, trunk.warm_until]
-        key = self.add(kind, trunk, place, identity, tokens, cost)
-        return replace(trunk, keys=(*trunk.keys, key), tokens=until)
+        """The trunk with one more stage; the same object for the same."""
+        known = kind, trunk.keys[-1], id(trunk.common), trunk.place, trunk.warm_until, until, *more.items()
+        extended: Trunk | None = self.recent.get(known)
+        if extended is None:
+            tokens, place = until - trunk.tokens, f"{trunk.place} {kind} {trunk.tokens:,}-{until:,}"
+            own: dict[str, Any] = {**more, "until": until}
+            if trunk.tokens < trunk.warm_until:
+                own["rewarm"] = [trunk.grown_at, trunk.warm_until]
+            key = self.add(kind, trunk, place, trunk.common, own, tokens, tokens * _rate(trunk.shape))
+            extended = self.recent[known] = trunk.until(until, key)
+        return extended
 
     def grow(
         self,
@@ -290,12 +385,12 @@ class Builder:
         when: When,
     ) -> Trunk:
         """The trunk grown; `common`: of the stages from here on, whose rate rises anew over `rewarm` tokens."""
-        plugin = plugins.find("strategy", spec.name, self.plugin_paths)
-        strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": plugins.source_hash(plugin)}
+        plugin, source = self.strategy(spec.name)
+        strategy = {"name": spec.name, "parameters": dict(spec.parameters), "plugin": source}
         probes, place = made.probe_batches * self.step, f"{trunk.place} > {spec.label}{when.suffix}"
-        identity = {**common, "strategy": strategy, "shape": asdict(target), "moments": when.moments}
-        cost = probes * ledger.train_flops(target)
-        key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", identity, probes, cost)
+        own = {"strategy": strategy, "shape": _sizes(target), "moments": when.moments}
+        cost = probes * _rate(target)
+        key = self.add("grow", trunk, f"{place} grow at {trunk.tokens:,}", common, own, probes, cost)
         self.stages[key] = replace(self.stages[key], isolate=plugin.origin != "built-in")
         start = trunk.tokens + probes
         return Trunk(
@@ -359,8 +454,9 @@ class Builder:
         self.matched(ladders)
         for architecture, shapes in ladders.items():
             chosen = [spec for spec in self.study.strategies if spec.runs(architecture, task.label)]
-            made = [(spec, made_strategy(spec, self.plugin_paths)) for spec in chosen]
+            made = [(spec, self.made(spec)) for spec in chosen]
             for seed, settings in product(self.study.seed_numbers, self.settings):
+                self.recent.clear()
                 tree = Tree(
                     builder=self,
                     identity=identity,
@@ -396,7 +492,7 @@ class Builder:
             "from_scratch": not made.source,
             "parametrization": self.study.parametrization,
             "dtype": self.study.train.precision,
-            "device": "cpu",
+            "device": self.study.device.accelerator,
             "data_fingerprint": data.fingerprint,
             "vocab": data.vocab,
             "train_tokens": len(data.train),
@@ -485,7 +581,7 @@ class Tree:
 
     def spent(self, when: When, budget: int) -> tuple[float, float]:
         """FLOPs of a path that grows on schedule, to a budget: all of it, and after its last growth."""
-        rates = [ledger.train_flops(self.shapes[rung]) for rung in when.rungs]
+        rates = [_rate(self.shapes[rung]) for rung in when.rungs]
         edges = pairwise((0, *when.growths, budget))
         spent = [rate * (end - start) for rate, (start, end) in zip(rates, edges, strict=True)]
         return sum(spent), spent[-1]
@@ -499,7 +595,7 @@ class Tree:
         study's points, in total and continued.
         """
         b = self.builder
-        rates = [ledger.train_flops(shape) for shape in self.shapes]
+        rates = [_rate(shape) for shape in self.shapes]
         found = [set(b.budgets) for _ in self.shapes]
         for when in b.whens:
             cost, start = 0.0, 0
@@ -540,20 +636,27 @@ class Tree:
             )
         return b.cooldown(b.train(trunk, b.branch(budget), self.cuts), budget, grows)
 
-    def point(self, trunk: Trunk, rung: int, target: int, source: Shape | None, owned: Sequence[Trunk]) -> Point:
-        """The arm's size at the end of a cooled path, and the stages of owning the rungs below, where it owns all."""
-        merged, goal = replace(trunk.shape, rank=0), self.shapes[target].params_non_embedding
-        size = {
+    def size(self, shape: Shape, rung: int, target: Shape, source: Shape | None) -> dict[str, Any]:
+        """What is known of a point's model; its low-rank additions count as merged."""
+        merged, goal = replace(shape, rank=0), target.params_non_embedding
+        return {
             "rung": rung,
-            "shape": trunk.shape.words,
-            **{name: getattr(trunk.shape, name) for name in ("placement", "nonlinearity", "layers", "residual")},
-            "loss_floor": self.task.floor(trunk.shape.residual),
+            "shape": shape.words,
+            **{name: getattr(shape, name) for name in ("placement", "nonlinearity", "layers", "residual")},
+            "loss_floor": self.task.floor(shape.residual),
             "matched": abs(merged.params_non_embedding - goal) <= MATCHED * goal,
             "params": merged.params,
             "params_non_embedding": merged.params_non_embedding,
-            "params_added": trunk.shape.params_non_embedding - source.params_non_embedding if source else 0,
+            "params_added": shape.params_non_embedding - source.params_non_embedding if source else 0,
             "params_target": goal,
         }
+
+    def point(self, trunk: Trunk, rung: int, target: int, source: Shape | None, owned: Sequence[Trunk]) -> Point:
+        """The arm's size at the end of a cooled path, and the stages of owning the rungs below, where it owns all."""
+        found, known = self.builder.found, ("size", id(self.task), trunk.shape, source, rung, self.shapes[target])
+        if known not in found:
+            found[known] = self.size(trunk.shape, rung, self.shapes[target], source), self.task
+        size: dict[str, Any] = found[known][0]
         ladder = {key for below in (*owned, trunk) for key in below.keys}
         return Point(
             budget=trunk.tokens,
@@ -621,14 +724,10 @@ class Tree:
         points: list[Point] = []
         source: Shape | None = None
         last = len(self.shapes) - 1
-        plugin = plugins.find("strategy", spec.name, b.plugin_paths)
         for rung, above, left in zip(when.rungs, when.rungs[1:], when.growths, strict=False):
-            with plugins.blamed(plugin, f"cannot grow from rung {rung} of {self.place}"):
-                goal = self.goal(spec, trunk.shape, self.shapes[above])
-                if reason := _typed("supports", made.supports(trunk.shape, goal), str):
-                    return reason
-                target = _typed("target", made.target(trunk.shape, goal), Shape)
-                try_maps(made, trunk.shape, target)
+            target = self.target(spec, made, trunk.shape, rung, above)
+            if isinstance(target, str):
+                return target
             if target == trunk.shape and type(made).grow is Strategy.grow:
                 continue
             cooled = self.cooled(trunk, left, grows=when.decayed)
@@ -638,14 +737,24 @@ class Tree:
             trunk = cooled if when.decayed else b.train(trunk, left, self.cuts)
             source = trunk.shape
             trunk = b.grow(trunk, *self.grown_setting(name, when), spec, made, target, when)
-        longer = (
-            {b.round(self.spent(when, b.total)[0] / ledger.train_flops(trunk.shape))}
-            if not source and when.growths
-            else set()
-        )
+        longer = {b.round(self.spent(when, b.total)[0] / _rate(trunk.shape))} if not source and when.growths else set()
         ends = [self.cooled(trunk, budget) for budget in sorted({*b.budgets, *longer})]
         points += [self.point(end, last if source else when.rungs[0], last, source, owned) for end in ends]
         return (trunk.shape if source else None), points
+
+    def target(self, spec: StrategySpec, made: Strategy, source: Shape, rung: int, above: int) -> Shape | str:
+        """The shape to which a strategy grows a source, or the reason why it does not apply."""
+        known = "target", id(made), source, self.shapes[above]
+        if known not in self.builder.found:
+            with plugins.blamed(self.builder.strategy(spec.name)[0], f"cannot grow from rung {rung} of {self.place}"):
+                goal = self.goal(spec, source, self.shapes[above])
+                target: Shape | str = _typed("supports", made.supports(source, goal), str)
+                if not target:
+                    target = _typed("target", made.target(source, goal), Shape)
+                    try_maps(made, source, target)
+            self.builder.found[known] = target, made
+        found: Shape | str = self.builder.found[known][0]
+        return found
 
     def goal(self, spec: StrategySpec, source: Shape, rung: Shape) -> Shape:
         """The shape that a strategy is asked for: the rung's, or of its size within the parts it is restricted to."""

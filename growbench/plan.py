@@ -8,7 +8,7 @@ Beside them each architecture has one coordinate check, on no arm's path: the st
 import fnmatch
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,9 @@ class Plan:
         return {
             "study": self.study.to_yaml(),
             "name": self.study.study,
-            "arms": [asdict(arm) for arm in self.arms],
+            "arms": [
+                {"about": dict(arm.about), "points": [dict(vars(point)) for point in arm.points]} for arm in self.arms
+            ],
             "stages": {key: [stage.kind, stage.parent, stage.label] for key, stage in self.stages.items()},
             "coordinates": list(self.coordinates),
             "skipped": dict(self.skipped),
@@ -74,7 +76,7 @@ class Plan:
             why = "what it builds on diverged" if key in given_up else why
             rows.append({"stage": key} | own | {"cached": cached, "why": why})
         left = sum(float(row["flops"]) for row in rows if not row["cached"] and row["stage"] not in given_up)
-        rate = _rate(records.values())
+        rate = measured_rate(records.values())
         return {
             "study": self.study.study,
             "arms": len({arm.about["arm"] for arm in self.arms}),
@@ -132,7 +134,7 @@ def _at_the_edge(tuned: Tuned) -> Iterator[str]:
         )
 
 
-def _rate(records: Iterable[Record]) -> float | None:
+def measured_rate(records: Iterable[Record]) -> float | None:
     """FLOPs per second of the training stages that have run, if any has."""
     trained = [record for record in records if record.kind in ("train", "cooldown") and record.wall_s > 0]
     wall = sum(record.wall_s for record in trained)

@@ -40,6 +40,10 @@ KINDS = {
     ),
     "task": Kind(plural="tasks", package="growbench.tasks", base="growbench.task", group="growbench.tasks"),
     "claim": Kind(plural="claims", package="growbench.claims", base="growbench.claim", group="growbench.claims"),
+    "figure": Kind(plural="figures", package="growbench.figures", base="growbench.figure", group="growbench.figures"),
+    "launcher": Kind(
+        plural="launchers", package="growbench.launch", base="growbench.launch", group="growbench.launchers"
+    ),
 }
 
 
@@ -148,6 +152,14 @@ def source_hash(plugin: Plugin) -> str:
 
     Imports are followed through those files. Where the folder lies does not matter; every byte of the files does.
     """
+    digest = hashlib.sha256()
+    for path, name in sorted(sources(plugin).items(), key=lambda item: item[1]):
+        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\0".encode())
+    return digest.hexdigest()
+
+
+def sources(plugin: Plugin) -> dict[Path, str]:
+    """Return the files that `source_hash` covers, each with its place in the folder that it belongs to."""
     assert plugin.path is not None, plugin
     homes = [_home(plugin), *((_folder(kind.package), kind.package) for kind in KINDS.values())]
     files: dict[Path, str] = {}
@@ -158,10 +170,7 @@ def source_hash(plugin: Plugin) -> str:
         if root and path not in files:
             files[path] = path.relative_to(root).as_posix()
             todo += _imported_files(path, homes)
-    digest = hashlib.sha256()
-    for path, name in sorted(files.items(), key=lambda item: item[1]):
-        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\0".encode())
-    return digest.hexdigest()
+    return files
 
 
 # --- the three origins -------------------------------------------------------------------------------------------
@@ -272,8 +281,8 @@ def _base_class(tree: ast.Module, base: ast.expr) -> tuple[ast.Module, ast.Class
             return tree, node
     module = _imported(tree).get(name, "")
     parent, _, stem = module.rpartition(".")
-    if parent in {kind.package for kind in KINDS.values()}:
-        other = ast.parse((_folder(parent) / f"{stem}.py").read_bytes())
+    if parent in {kind.package for kind in KINDS.values()} and (path := _folder(parent) / f"{stem}.py").is_file():
+        other = ast.parse(path.read_bytes())
         return next(((other, n) for n in other.body if isinstance(n, ast.ClassDef) and n.name == name), None)
     return None
 

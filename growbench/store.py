@@ -2,6 +2,7 @@
 
     DIR/stages/KEY/   stage.json   checkpoint.safetensors   curve.parquet   diagnostics.parquet   events.jsonl
                                    or coordinates.parquet
+    DIR/stages/.KEY.partial/   partial.json   DIGEST.safetensors        of a stage under way, until it has ended well
 
 A stage's identity, hashed to KEY, is all that can change its numbers; its folder is the only truth about it. The record
 lists the SHA-256 of every file beside it and of itself, so that a folder half-written, truncated or altered is never
@@ -28,8 +29,10 @@ CURVE = "curve.parquet"
 DIAGNOSTICS = "diagnostics.parquet"
 COORDINATES = "coordinates.parquet"
 EVENTS = "events.jsonl"
+PARTIAL = "partial.json"
 _LEFT = re.compile(r"\.[0-9a-f]{24}\.\d+(\.old)?")
 """What `write` and `discard` call a folder on its way: .KEY.PID and .KEY.PID.old."""
+_KEPT = re.compile(r"\.([0-9a-f]{24})\.partial")
 
 
 def canonical(value: object) -> str:
@@ -47,7 +50,8 @@ class Stage:
     """What is to be computed: its parent's key (None: none), its identity, and what it is expected to cost.
 
     label: the stage for a person, and its place in the study whatever its identity; tokens, flops: planned; isolate: it
-    runs code of a third party, after which its process is not trusted with another stage.
+    runs code of a third party, after which its process is not trusted with another stage; devices: how many train it,
+    which as the number of threads changes its numbers by rounding alone and so is no part of what it is.
     """
 
     kind: StageKind
@@ -57,6 +61,7 @@ class Stage:
     tokens: int = 0
     flops: float = 0.0
     isolate: bool = False
+    devices: int = 1
 
     @cached_property
     def key(self) -> str:
@@ -104,6 +109,10 @@ class Record:
         return Record(**body)
 
 
+class Unwritable(OSError):
+    """What a stage under way came to cannot be kept: the disk is full, or the folder is not to be written."""
+
+
 @dataclass(frozen=True)
 class Store:
     """The stage folders of one study's output folder."""
@@ -149,12 +158,13 @@ class Store:
             record = replace(record, files=files)
             (beside / RECORD).write_text(record.to_json(), encoding="utf-8")
             for path in beside.iterdir():
-                with path.open("rb") as handle:
-                    os.fsync(handle.fileno())
+                _sync(path)
             self.discard(record.key)
             beside.rename(self.folder(record.key))
         finally:
             shutil.rmtree(beside, ignore_errors=True)
+        if record.status != "failed":  # what failed is run again, and goes on from there
+            self.forget(record.key)
         return record
 
     def discard(self, key: str) -> None:
@@ -168,8 +178,73 @@ class Store:
     def sweep(self) -> None:
         """Remove what an interrupted writer left beside the stage folders, and nothing else."""
         for leftover in (self.out / "stages").glob(".*"):
-            if _LEFT.fullmatch(leftover.name):
+            if _LEFT.fullmatch(leftover.name) or ((found := _KEPT.fullmatch(leftover.name)) and self._ended(found[1])):
                 shutil.rmtree(leftover, ignore_errors=True)
+
+    def _ended(self, key: str) -> bool:
+        """Whether a stage has a believable record, and need not run again."""
+        with contextlib.suppress(ValueError):
+            return (record := self.read(key)) is not None and record.status != "failed"
+        return False
+
+    # --- stages under way ------------------------------------------------------------------------------------------
+
+    def partial(self, key: str) -> Path:
+        return self.out / "stages" / f".{key}.partial"
+
+    def keep(self, key: str, about: Mapping[str, Any], save: Callable[[Path], None]) -> None:
+        """Keep what a stage under way came to: what `save` writes and, in JSON, what is known about it.
+
+        A reader sees the last one or this one, whole, for the JSON names its tensors' file by digest and is replaced at
+        once. Unwritable where the disk refuses it.
+        """
+        folder = self.partial(key)
+        beside = folder / f".{os.getpid()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            save(beside)
+            _sync(beside)
+            stated = digest(beside.read_bytes())
+            beside.replace(folder / f"{stated}.safetensors")
+            body = {"about": about, "tensors": stated}
+            write_atomically(folder / PARTIAL, _json(body | {"digest": digest(_json(body))}))
+            for path in folder.iterdir():
+                if path.name not in (PARTIAL, f"{stated}.safetensors"):
+                    path.unlink()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise Unwritable(str(error)) from error
+
+    def kept(self, key: str) -> tuple[dict[str, Any], Path] | None:
+        """What `keep` kept, and the path of the file it saved; None where there is none. ValueError names damage."""
+        folder = self.partial(key)
+        if not (folder / PARTIAL).exists():
+            return None
+        try:
+            body = json.loads((folder / PARTIAL).read_text(encoding="utf-8"))
+            if body.pop("digest") != digest(_json(body)):
+                raise ValueError("its record does not have the digest it states")
+            path = folder / f"{body['tensors']}.safetensors"
+            if digest(path.read_bytes()) != body["tensors"]:
+                raise ValueError("its tensors do not have the digest that its record states")
+            return body["about"], path
+        except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{folder} is damaged: {error}") from error
+
+    def forget(self, key: str) -> None:
+        """Remove what was kept of a stage under way."""
+        shutil.rmtree(self.partial(key), ignore_errors=True)
+
+
+def _json(value: object) -> str:
+    """JSON as Python writes it, with words for what is not finite: all is read as it was, and in its order."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -177,6 +252,7 @@ def write_atomically(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(text, encoding="utf-8")
+        _sync(beside)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

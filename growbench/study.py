@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     model_serializer,
     model_validator,
@@ -154,6 +155,22 @@ class StrategySpec(_Part):
         return f"[{', '.join(words)}]" if words else ""
 
 
+class Launch(_Part):
+    """Who runs the stages: a launcher's `name`, or a mapping of its name and options. It changes no number."""
+
+    name: str
+    parameters: dict[str, JsonValue] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, written: object) -> object:
+        return {"name": written} if isinstance(written, str) else _gather(written, {"name"})
+
+    @model_serializer
+    def _flat(self) -> dict[str, JsonValue]:
+        return {"name": self.name} | self.parameters
+
+
 class Schedule(_Part):
     """When and how arms grow, where it differs from the study's own: `schedules` makes a grid of it and the strategies.
 
@@ -223,6 +240,28 @@ class Train(_Part):
     precision: Precision = "32-true"
     eval_every: Count
     eval_tokens: Count
+
+
+def _whole(value: object) -> object:
+    if value == "fsdp":
+        raise ValueError(
+            "fsdp splits every weight over the devices, and growth and frozen parts need it whole: use ddp"
+        )
+    return value
+
+
+class Device(_Part):
+    """What a stage trains on: a process for each of its `devices`, with the whole model and its share of every batch.
+
+    compile: by torch.compile; deterministic: the same bits again on the same machine, at some cost in speed. How many
+    devices there are changes numbers by rounding alone, as threads do: stages of another number are not run again.
+    """
+
+    accelerator: Literal["cpu", "cuda"] = "cpu"
+    devices: Count = 1
+    strategy: Annotated[Literal["ddp"], BeforeValidator(_whole)] = "ddp"
+    compile: Annotated[bool, Field(strict=True)] = False
+    deterministic: Annotated[bool, Field(strict=True)] = False
 
 
 class Range(_Part):
@@ -298,8 +337,10 @@ class Study(_Part):
     strategies: Annotated[tuple[StrategySpec, ...], Field(min_length=1)]
     budget: Budget
     train: Train
+    device: Device = Device()
     schedules: dict[str, Schedule] = {}
     tuning: Tuning | None = None
+    launch: Launch | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -336,6 +377,11 @@ class Study(_Part):
             arms = [spec.label for spec in self.strategies if spec.runs(name, task)]
             _unique(f"the arm {{}} stands twice on {name}: give one of them an `arm` label or remove it", arms)
         _unique("the task {} stands twice", tasks)
+        if self.train.batch % self.device.devices:
+            raise ValueError(
+                f"device.devices: a batch of {self.train.batch} sequences cannot be shared equally by "
+                f"{self.device.devices}: give a number that divides it"
+            )
         if self.train.batch * self.train.context > self.budget.tokens:
             raise ValueError(f"budget.tokens {self.budget.tokens} is less than one step of batch × context")
         if self.first_seed + self.seeds > TUNING_SEED:
@@ -386,8 +432,12 @@ class Study(_Part):
         first_seed: int | None = None,
         strategies: Sequence[str] = (),
         untuned: bool = False,
+        precision: str | None = None,
+        device: Mapping[str, object] | None = None,
     ) -> "Study":
-        """Return the study with other seeds (None keeps them), those strategies that it does not name, or untuned."""
+        """Return the study with other seeds or precision (None keeps them), those strategies that it does not name,
+        other fields of `device`, or untuned.
+        """
         named = {spec.name for spec in self.strategies}
         written = self.model_dump()
         added = [{"name": name} for name in strategies if name not in named]
@@ -395,6 +445,8 @@ class Study(_Part):
             "seeds": self.seeds if seeds is None else seeds,
             "first_seed": self.first_seed if first_seed is None else first_seed,
             "strategies": [*written["strategies"], *added],
+            "train": written["train"] | ({"precision": precision} if precision else {}),
+            "device": written["device"] | dict(device or {}),
             "tuning": None if untuned else written["tuning"],
         }
         return _validated(written | changes, self.study)
@@ -460,6 +512,14 @@ def parse_study(text: str, origin: str) -> Study:
     if not isinstance(written, dict):
         raise ValueError(f"{origin} is not a study: a study file is a mapping that begins with `study: NAME`")
     return _validated(written, origin)
+
+
+def parse_launch(written: object, origin: str) -> Launch | None:
+    """Return a `launch` block that is written elsewhere than in a study; None for none."""
+    try:
+        return None if written is None else Launch.model_validate(written)
+    except ValidationError as error:
+        raise ValueError(f"{origin}: launch: {_sentence(error)}") from None
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -4,17 +4,16 @@ flops           = sum over the path            flops_ladder    = sum over the di
 flops_source    = the part before the growth   flops_continued = flops - flops_source
 """
 
-import json
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from growbench import __version__
+from growbench import __version__, reading
 from growbench.provenance import UNKNOWN
 from growbench.results import COORDINATES, CURVES, DIAGNOSTICS, RESULTS, STAGES, Column
 from growbench.store import COORDINATES as CHECKED
@@ -25,10 +24,13 @@ PLAN = "plan.json"
 RUN = "run.json"
 TUNING = "tuning"
 """Where in a study's output folder its tuning trials are, a study of their own."""
-_PLAN_HAS = {"study", "name", "arms", "stages", "skipped", "strategies", "tasks"}
+_CURVE = ("tokens", "loss", "train_loss", "learning_rate")
+_DIAGNOSED = ("when", "quantity", "axis", "layer", "part", "value")
+_CHECKED = [name for name in COORDINATES if name not in ("architecture", "task", "stage")]
+"""The columns of a stage's own tables."""
 JUMP = 1e-6
 """The largest rise of the loss, in nats per token, that counts as none."""
-_LEFT = re.compile(r"\.lock|\.plan\.json\.\d+")
+_LEFT = re.compile(r"\.lock|\.plan\.json\.\d+|launch")
 """What a run leaves that ended before its plan was written."""
 
 
@@ -61,6 +63,7 @@ def write_tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     more = {"diagnostics": _diagnostics(*stored), "coordinates": _coordinates(*stored)}
     for name, frame in (dict(zip(("results", "curves", "stages"), found, strict=True)) | more).items():
         beside = out / f".{name}.parquet"
+        beside.unlink(missing_ok=True)  # it may be a link to elsewhere
         frame.to_parquet(beside, index=False)
         beside.replace(out / f"{name}.parquet")
     return found
@@ -69,7 +72,7 @@ def write_tables(out: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 def _stored(out: Path, plan: Mapping[str, Any] | None = None) -> tuple[Mapping[str, Any], dict[str, Record], Store]:
     """A plan, by default the one last run in a folder, and the records that are there of its stages."""
     plan, store = plan or read_plan(out), Store(out)
-    return plan, {key: record for key, record in store.records().items() if key in plan["stages"]}, store
+    return plan, {key: record for key, record in reading.records(out).items() if key in plan["stages"]}, store
 
 
 def _tables(
@@ -77,7 +80,7 @@ def _tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     @cache
     def curve(key: str) -> pd.DataFrame:
-        return pd.read_parquet(store.folder(key) / CURVE)
+        return _own(store, key, CURVE, CURVES, _CURVE)
 
     results, curves = [], []
     for arm in plan["arms"]:
@@ -92,46 +95,66 @@ def _tables(
     return _frame(results, RESULTS), _frame(curves, CURVES), _frame(stages, STAGES)
 
 
+def _own(store: Store, key: str, name: str, columns: Mapping[str, Column], own: Sequence[str]) -> pd.DataFrame:
+    """A table of a stage's folder."""
+    return reading.table(store.folder(key) / name, {column: columns[column].dtype for column in own})
+
+
 def read_plan(out: Path) -> dict[str, Any]:
     """The plan last run in a folder. ValueError where there is none, or none that can be read."""
-    if not (out / PLAN).is_file():
-        raise ValueError(f"{out} holds no study: name a folder that `growbench run --out` wrote")
-    if (plan := _read(out / PLAN, _PLAN_HAS)) is None:
-        raise ValueError(f"{out / PLAN} is no plan of growbench: run the study into {out} again, its stages stay")
-    return plan
+    try:
+        return reading.plan(out / PLAN)
+    except OSError:
+        raise ValueError(f"{out} holds no study: name a folder that `growbench run --out` wrote") from None
+    except ValueError as error:
+        raise ValueError(
+            f"{out / PLAN} is no plan of growbench: run the study into {out} again, its stages stay ({error})"
+        ) from None
 
 
 def read_run(out: Path) -> dict[str, Any] | None:
     """How the numbers in a folder were last made; None where that is not recorded."""
-    return _read(out / RUN, UNKNOWN.keys())
-
-
-def _read(path: Path, has: Set[str]) -> dict[str, Any] | None:
-    """A JSON object with at least these names; None for a file that is missing or anything else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = reading.run(out / RUN)
+    except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.keys() >= has else None
+    return found if found.keys() >= UNKNOWN.keys() else None
+
+
+def _is_planned(out: Path) -> bool:
+    try:
+        reading.plan(out / PLAN)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def refuse_foreign(out: Path) -> None:
-    """Raise ValueError for a folder with content that no run of growbench wrote."""
-    if not out.exists() or _read(out / PLAN, _PLAN_HAS) is not None or Store(out).records():
+    """Raise ValueError for a folder with content that no run of growbench wrote, or links by which it would write
+    elsewhere.
+    """
+    if not out.exists():
         return
-    own = {TUNING} if _read(out / TUNING / PLAN, _PLAN_HAS) is not None else set[str]()
+    for within in (out / "stages", out / TUNING, out / TUNING / "stages"):
+        reading.folder(within)
+    if _is_planned(out) or reading.records(out, files=False):
+        return
+    own = {TUNING} if _is_planned(out / TUNING) else set[str]()
     if foreign := sorted({path.name for path in out.iterdir() if not _LEFT.fullmatch(path.name)} - own):
         raise ValueError(f"{out} holds {foreign[0]} and no study of growbench: give a new or an empty folder as --out")
 
 
 def status(out: Path) -> dict[str, Any]:
-    """How far a folder's study has come: stages by status, and the reasons of those that did not end well."""
-    plan, store = read_plan(out), Store(out)
+    """How far a folder's study has come: stages by status, and the reasons of those that did not end well.
+
+    A stage counts by its record, whose digest is checked; those of its files are checked by what reads them.
+    """
+    plan = read_plan(out)
     counts = dict.fromkeys(("ok", "diverged", "failed", "damaged"), 0)
     problems = []
     for key, (_, _, label) in plan["stages"].items():
         try:
-            record = store.read(key)
+            record = reading.record(out, key, files=False)
         except ValueError as error:
             found, reason = "damaged", str(error)
         else:
@@ -162,7 +185,7 @@ def provenance(out: Path) -> dict[str, Any]:
 
 def _version(out: Path) -> str:
     """The version of growbench that made the stages of a folder, as their identities state it."""
-    made = next(iter(Store(out).records().values()), None)
+    made = next(iter(reading.records(out, files=False).values()), None)
     return str(made.identity["core"]).partition("+")[0] if made else __version__
 
 
@@ -276,7 +299,7 @@ def _curve(
 def _diagnostics(plan: Mapping[str, Any], records: Mapping[str, Record], store: Store) -> pd.DataFrame:
     @cache
     def diagnosed(key: str) -> list[dict[Hashable, Any]]:
-        return pd.read_parquet(store.folder(key) / DIAGNOSED).to_dict("records")
+        return _own(store, key, DIAGNOSED, DIAGNOSTICS, _DIAGNOSED).to_dict("records")
 
     rows: list[dict[Hashable, Any]] = []
     for arm in plan["arms"]:
@@ -298,7 +321,8 @@ def _coordinates(plan: Mapping[str, Any], records: Mapping[str, Record], store: 
     rows: list[dict[Hashable, Any]] = []
     for check in plan.get("coordinates", ()):
         if (record := records.get(check["stage"])) and record.status == "ok":
-            rows += pd.read_parquet(store.folder(record.key) / CHECKED).assign(**check).to_dict("records")
+            checked = _own(store, record.key, CHECKED, COORDINATES, _CHECKED)
+            rows += checked.assign(**check).to_dict("records")
     return _frame(rows, COORDINATES)
 
 
@@ -334,4 +358,7 @@ def _stage(record: Record, task: str, arms: int) -> dict[str, Any]:
 
 def _frame(rows: Sequence[Mapping[Any, Any]], columns: Mapping[str, Column]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(columns))
-    return frame.astype({name: column.dtype for name, column in columns.items()})
+    try:
+        return frame.astype({name: column.dtype for name, column in columns.items()})
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the plan or a record states what its table cannot hold: {error}") from error

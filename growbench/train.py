@@ -6,6 +6,8 @@ grow      a strategy's growth, with what it changed measured on fixed batches
 cooldown  a branch at a budget point: the rate falls linearly to zero; its loss is the arm's loss at that budget
 
 coordinates, on no arm's path, is the check of an architecture's parametrization (coordinates.py).
+
+A train or cooldown stage is kept on its way (progress.py): stopped or killed, it goes on from there to the same bits.
 """
 
 import hashlib
@@ -16,27 +18,28 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torchmetrics import MeanMetric
 
-from growbench import coordinates, diagnostics, ledger, model, optimizer, plugins, state
+from growbench import coordinates, diagnostics, ledger, model, optimizer, plugins, progress, state
 from growbench.checkpoint import Checkpoint
 from growbench.diagnostics import Diagnosis, diagnose
 from growbench.model import LanguageModel
 from growbench.parametrization import Parametrization
+from growbench.progress import Journal, Progress
 from growbench.shape import Shape
 from growbench.state import State, normed_axes
 from growbench.store import (
@@ -49,6 +52,7 @@ from growbench.store import (
     Stage,
     Status,
     Store,
+    Unwritable,
     canonical,
 )
 from growbench.strategy import Growth, Probe
@@ -57,8 +61,17 @@ from growbench.task import Data, Stream, evaluation
 Notify = Callable[[int], None]
 """Called with the training tokens done so far in a stage."""
 
+Stop = Callable[[], bool]
+"""Asked before every step of training whether to stop there."""
+
 EVAL_WINDOWS = 64
 """Validation windows per forward pass."""
+KEEP_SECONDS = 300.0
+"""How often a stage under way is kept."""
+
+
+class Stopped(Exception):
+    """A stage was asked to stop: what it came to is kept, and executing it again goes on from there."""
 
 
 @dataclass(kw_only=True)
@@ -99,11 +112,17 @@ def _data(task: str, plugin_paths: tuple[Path, ...], folder: Path) -> Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What a stage runs on: its identity's data, batches and evaluation, and Fabric."""
+    """What a stage runs on: its identity's data, batches and evaluation, and Fabric.
+
+    devices: how many processes train it, machines: on how many; each process has the whole model, and every one of them
+    its own share of a batch.
+    """
 
     identity: Mapping[str, Any]
     plugin_paths: tuple[Path, ...]
     cache: Path
+    devices: int = 1
+    machines: int = 1
 
     @property
     def context(self) -> int:
@@ -134,8 +153,38 @@ class Bench:
 
     @cached_property
     def fabric(self) -> Fabric:
-        here = LightningEnvironment()  # one process, on a node of a cluster too
-        return Fabric(accelerator="cpu", devices=1, precision=self.identity["train"]["precision"], plugins=[here])
+        """Fabric, set up; of several devices, this process being one of them (devices.py starts them)."""
+        # Stated, or Fabric looks for a scheduler and takes the job's tasks for its own processes.
+        environment = LightningEnvironment()
+        assert self.devices == 1 or environment.creates_processes_externally, "several devices: devices.execute"
+        fabric = Fabric(
+            accelerator=self.identity.get("device", "cpu"),
+            devices=self.devices // self.machines,
+            num_nodes=self.machines,
+            strategy="ddp" if self.devices > 1 else "auto",
+            precision=self.identity["train"]["precision"],
+            plugins=[environment],
+        )
+        fabric.launch()
+        return fabric
+
+    def share(self, windows: Tensor) -> Tensor:
+        """This process' part of some windows (B, T + 1), on its device; together the parts are all of them."""
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        return windows.tensor_split(world)[rank].to(self.fabric.device)
+
+    def on_device(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {axis: mask.to(self.fabric.device) for axis, mask in masks.items()}
+
+    def mean(self, value: Tensor) -> float:
+        """The mean of a number over the processes, the same in each."""
+        mean = self.fabric.all_reduce(value.detach().clone(), reduce_op="mean")
+        assert isinstance(mean, Tensor)
+        return float(mean.item())
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in any of the processes."""
+        return flag if self.devices == 1 else self.mean(torch.tensor(float(flag), device=self.fabric.device)) > 0
 
     @property
     def optimizer_settings(self) -> optimizer.Settings:
@@ -152,26 +201,40 @@ class Bench:
 
 
 def execute(
-    stage: Stage, store: Store, plugin_paths: tuple[Path, ...], cache: Path, notify: Notify, restarts: int = 0
+    stage: Stage,
+    store: Store,
+    plugin_paths: tuple[Path, ...],
+    cache: Path,
+    notify: Notify,
+    restarts: int = 0,
+    *,
+    keep_every: float = KEEP_SECONDS,
+    stop: Stop = lambda: False,
+    machines: int = 1,
 ) -> Record:
-    """Run one stage and put its folder in place. Divergence and errors end in a record too, with their reason."""
-    started, clock = datetime.now(UTC), time.monotonic()
-    events = [{"event": "started", "at": started.isoformat(timespec="milliseconds")}]
+    """Run one stage, or what is left of it, and put its folder in place.
+
+    Divergence and errors end in a record too, with their reason. A stage that trains is kept every `keep_every`
+    seconds. Stopped where `stop` said so before a step; OSError where the folder cannot be written.
+    """
+    bench = _bench(stage, plugin_paths, cache, machines)
+    under_way = _UnderWay(stage, store, bench, keep_every, stop)
+    journal = under_way.journal
 
     def write(outcome: Outcome) -> Record:
-        ended = {"event": outcome.status, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
         record = Record.of(
             stage,
             **{name: getattr(outcome, name) for name in ("status", "reason", "tokens", "flops", "measures")},
-            started=started.isoformat(timespec="milliseconds"),
-            wall_s=time.monotonic() - clock,
-            peak_memory_bytes=_peak_memory(),
+            started=journal.started,
+            wall_s=under_way.spent.wall_s,
+            peak_memory_bytes=under_way.spent.peak_memory_bytes,
             restarts=restarts,
-            environment=environment(),
+            environment=environment(bench),
         )
+        ended = {"event": outcome.status, "at": progress.now()}
 
         def fill(folder: Path) -> None:
-            text = "".join(canonical(event) + "\n" for event in (*events, ended))
+            text = "".join(canonical(event) + "\n" for event in (*journal.events, ended))
             (folder / EVENTS).write_text(text, encoding="utf-8")
             if outcome.checkpoint:
                 trained_on = stage.kind != "cooldown" or stage.identity["grows"]
@@ -187,18 +250,88 @@ def execute(
         return store.write(record, fill)
 
     def failed(error: BaseException) -> Record:
-        events.append({"event": "error", "text": "".join(traceback.format_exception(error))})
+        journal.note("error", text="".join(traceback.format_exception(error)))
         return write(Outcome(status="failed", reason=f"{type(error).__name__}: {error}{_where(error)}"))
 
     try:
-        parent = Checkpoint.load(store.folder(stage.parent) / CHECKPOINT) if stage.parent else None
-        outcome = run(stage, Bench(identity=stage.identity, plugin_paths=plugin_paths, cache=cache), parent, notify)
+        outcome = run(stage, bench, under_way, notify)
+    except (Stopped, Unwritable):
+        raise
     except (Exception, SystemExit) as error:  # a plugin's sys.exit ends its stage, not the worker
         return failed(error)
     try:
         return write(outcome)
     except (RuntimeError, TypeError, ValueError) as error:  # a strategy returned what no checkpoint can hold
         return failed(error)
+
+
+def assist(
+    stage: Stage, store: Store, plugin_paths: tuple[Path, ...], cache: Path, *, stop: Stop, machines: int
+) -> None:
+    """Compute one process' share of a stage on several devices; the first of them executes it, and alone writes."""
+    bench = _bench(stage, plugin_paths, cache, machines)
+    run(stage, bench, _UnderWay(stage, store, bench, math.inf, stop), lambda tokens: None)
+
+
+def _bench(stage: Stage, plugin_paths: tuple[Path, ...], cache: Path, machines: int) -> Bench:
+    return Bench(
+        identity=stage.identity, plugin_paths=plugin_paths, cache=cache, devices=stage.devices, machines=machines
+    )
+
+
+class _UnderWay:
+    """A stage in its store: where it starts from, and when it is kept and stops."""
+
+    def __init__(self, stage: Stage, store: Store, bench: Bench, keep_every: float, stop: Stop) -> None:
+        self._stage, self._store, self._bench, self._every, self._stop = stage, store, bench, keep_every, stop
+        self._clock = self._last = time.monotonic()
+        self.journal, self._kept = Journal(started=progress.now()), 0
+        self._resumed: Progress | None = None
+        try:
+            found = progress.resume(store, stage)
+        except ValueError as error:
+            self.journal.note("started")
+            self.journal.note("discarded", text=str(error))
+            if self._writes:
+                store.forget(stage.key)
+        else:
+            if found:
+                self._resumed, self.journal = found
+                self._kept = self._resumed.tokens
+            self.journal.note("resumed" if found else "started", **({"tokens": self._kept} if found else {}))
+
+    @property
+    def _writes(self) -> bool:
+        return self._bench.devices == 1 or self._bench.fabric.is_global_zero
+
+    @property
+    def parent(self) -> Checkpoint:
+        """The checkpoint that the stage starts from."""
+        assert self._stage.parent is not None
+        return Checkpoint.load(self._store.folder(self._stage.parent) / CHECKPOINT)
+
+    @property
+    def progress(self) -> Progress:
+        """What the stage came to before: where it was kept, or its parent's end."""
+        return self._resumed or Progress(checkpoint=self.parent)
+
+    @property
+    def spent(self) -> Journal:
+        """The journal, with the time of this process and the memory it took."""
+        wall, peak = self.journal.wall_s + time.monotonic() - self._clock, _peak_memory()
+        return replace(self.journal, wall_s=wall, peak_memory_bytes=max(peak, self.journal.peak_memory_bytes))
+
+    def pause(self, loop: "_Loop") -> None:
+        """Between two steps: keep what the stage came to, if it is time; Stopped if it is to stop."""
+        stopping, tokens = self._bench.any(self._stop()), loop.progress.tokens
+        due = stopping or time.monotonic() - self._last >= self._every
+        if due and tokens > self._kept and self._writes:
+            if stopping:
+                self.journal.note("stopped", tokens=tokens)
+            progress.keep(self._store, self._stage, loop.so_far(), self.spent)
+            self._kept, self._last = tokens, time.monotonic()
+        if stopping:
+            raise Stopped(f"{self._stage.label} stopped after {tokens:,} tokens")
 
 
 def _where(error: BaseException) -> str:
@@ -215,27 +348,28 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def environment() -> dict[str, Any]:
+def environment(bench: Bench) -> dict[str, Any]:
     """Where a stage ran."""
+    cuda = bench.identity.get("device") == "cuda"
     return {
         "host": platform.node(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "devices": bench.devices,
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
     }
 
 
-def run(stage: Stage, bench: Bench, parent: Checkpoint | None, notify: Notify) -> Outcome:
-    """The stage itself: from its parent's checkpoint to its outcome."""
+def run(stage: Stage, bench: Bench, under_way: _UnderWay, notify: Notify) -> Outcome:
+    """The stage itself: from its parent's checkpoint, or where it was kept, to its outcome."""
     match stage.kind:
         case "init":
             return initialise(bench)
         case "grow":
-            assert parent is not None
-            return grow(bench, parent)
+            return grow(bench, under_way.parent)
         case "train" | "cooldown":
-            assert parent is not None
-            return train(stage.kind, bench, parent, notify)
+            return train(stage.kind, bench, under_way.progress, notify, under_way.pause)
         case "coordinates":
             return check_coordinates(bench)
 
@@ -279,48 +413,71 @@ def schedule(kind: str, tokens: int, step: int, start: int, until: int, rises: S
     return min([1.0, *((tokens - low) / (high - low) for low, high in rises if high > low)])
 
 
-def train(kind: str, bench: Bench, parent: Checkpoint, notify: Notify) -> Outcome:
-    """Train from the parent's position to the identity's `until`, evaluating on the way and at the end."""
-    loop = _Loop(kind, bench, parent)
-    every = bench.identity["train"]["eval_every"]
+def train(kind: str, bench: Bench, before: Progress, notify: Notify, pause: "Pause" = lambda loop: None) -> Outcome:
+    """Train from where a stage has come to the identity's `until`, evaluating on the way and at the end.
+
+    pause: called before every step.
+    """
+    with _deterministic() if bench.identity["train"].get("deterministic", False) else nullcontext():
+        return _train(_Loop(kind, bench, before), notify, pause)
+
+
+def _train(loop: "_Loop", notify: Notify, pause: "Pause") -> Outcome:
+    bench, every = loop.bench, loop.settings["eval_every"]
     while loop.tokens < loop.until:
+        pause(loop)
         if not math.isfinite(loop.step()):
             return loop.diverged()
-        notify(loop.tokens - loop.start)
+        notify(loop.progress.tokens)
         if loop.tokens // every > (loop.tokens - bench.step) // every or loop.tokens == loop.until:
             loop.evaluate()
-    loss = loop.out.curve[-1]["loss"]
+    loss = loop.progress.curve[-1]["loss"]
     if not math.isfinite(loss):
         return loop.diverged()
-    loop.out.measures["loss"] = loss
-    trained = replace(parent, state=optimizer.collect(parent.state, loop.net, loop.inner, loop.tokens))
-    loop.out.checkpoint = trained
-    loop.out.diagnosed("end", diagnose(trained.growth, bench.diagnosed, trained.multipliers(loop.tokens)))
-    return loop.out
+    trained = loop.so_far().checkpoint
+    out = loop.outcome(checkpoint=trained, measures={"loss": loss})
+    out.diagnosed("end", diagnose(trained.growth, bench.diagnosed, trained.multipliers(loop.tokens)))
+    return out
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Meanwhile, torch uses no kernel that may round differently from one run to the next."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 class _Loop:
-    """A train or cooldown stage under way: its model, its optimizer, its position, and what it came to so far."""
+    """A train or cooldown stage under way: its model, its optimizer, and what it came to so far."""
 
-    def __init__(self, kind: str, bench: Bench, parent: Checkpoint) -> None:
-        self.kind, self.bench, self.parent = kind, bench, parent
+    def __init__(self, kind: str, bench: Bench, before: Progress) -> None:
+        self.kind, self.bench, self.progress = kind, bench, before
         self.settings: Mapping[str, Any] = bench.identity["train"]
-        self.start = self.tokens = parent.state.tokens
-        self.until: int = bench.identity["until"]
-        self.out, self.losses = Outcome(), list[float]()
-        self.net = parent.state.model()
+        self.parent = parent = before.checkpoint
+        self.start, self.until = parent.state.tokens - before.tokens, int(bench.identity["until"])
+        self.net = parent.state.model().to(bench.fabric.device)
         frozen = {name for name, mask in parent.frozen.items() if bool(mask.all())}
         for name in frozen:
             self.net.weights[name].requires_grad_(False)
         self.kept = [
-            (weight, mask, weight.detach().clone())
+            (weight, mask.to(weight.device), weight.detach().clone())
             for name, mask in parent.frozen.items()
             if name not in frozen and bool(mask.any())
             for weight in [self.net.weights[name]]
         ]
         self.cost = ledger.train_flops(parent.state.shape, frozen) * bench.step
         self.inner = optimizer.build(parent.state, self.net, bench.optimizer_settings)
-        self.module, self.wrapped = bench.fabric.setup(self.net, self.inner)
+        module = cast(nn.Module, torch.compile(self.net)) if self.settings.get("compile", False) else self.net
+        self.module, self.wrapped = bench.fabric.setup(module, self.inner)
+
+    @property
+    def tokens(self) -> int:
+        """The position in the data."""
+        return self.start + self.progress.tokens
 
     @property
     def rate(self) -> float:
@@ -331,15 +488,14 @@ class _Loop:
 
     def step(self) -> float:
         """One step; returns its loss, and leaves the weights as they were where that is not finite."""
-        self.net.masks = self.parent.multipliers(self.tokens)
-        batch = self.bench.batch(self.tokens)
-        self.tokens += self.bench.step
+        self.net.masks = self.bench.on_device(self.parent.multipliers(self.tokens))
+        batch = self.bench.share(self.bench.batch(self.tokens))
+        self.progress.tokens += self.bench.step
         self._count("train" if self.kind == "train" else "cooldown", self.cost)
-        self.out.tokens = self.tokens - self.start
         loss = model.loss(self.module, batch)
-        if not math.isfinite(value := loss.item()):
+        if not math.isfinite(value := self.bench.mean(loss)):
             return value
-        self.losses.append(value)
+        self.progress.losses.append(value)
         self.bench.fabric.backward(loss)
         self._update()
         return value
@@ -363,25 +519,38 @@ class _Loop:
     def evaluate(self) -> None:
         loss, flops = validate(self.bench, self.net, self.parent.multipliers(self.tokens))
         self._count("eval", flops)
-        mean = math.fsum(self.losses) / len(self.losses)
-        self.losses.clear()
-        self.out.curve.append({"tokens": self.tokens, "loss": loss, "train_loss": mean, "learning_rate": self.rate})
+        losses = self.progress.losses
+        mean = math.fsum(losses) / len(losses)
+        losses.clear()
+        self.progress.curve.append(
+            {"tokens": self.tokens, "loss": loss, "train_loss": mean, "learning_rate": self.rate}
+        )
+
+    def so_far(self) -> Progress:
+        """What the stage came to, with a checkpoint of this position."""
+        state = optimizer.collect(self.parent.state, self.net, self.inner, self.tokens)
+        return replace(self.progress, checkpoint=replace(self.parent, state=state))
+
+    def outcome(self, **more: Any) -> Outcome:
+        """What the stage spent and its curve, with whatever else it came to."""
+        return Outcome(tokens=self.progress.tokens, flops=self.progress.flops, curve=self.progress.curve, **more)
 
     def diverged(self) -> Outcome:
         """The outcome of a loop whose last loss was not finite: no checkpoint, but what it spent."""
-        self.out.status, self.out.reason = "diverged", f"the loss was not finite at token {self.tokens:,}"
-        return self.out
+        return self.outcome(status="diverged", reason=f"the loss was not finite at token {self.tokens:,}")
 
     def _count(self, purpose: str, flops: float) -> None:
-        self.out.flops[purpose] = self.out.flops.get(purpose, 0.0) + flops
+        self.progress.flops[purpose] = self.progress.flops.get(purpose, 0.0) + flops
+
+
+Pause = Callable[[_Loop], None]
 
 
 @torch.no_grad()
 def validate(bench: Bench, net: LanguageModel, masks: Mapping[str, Tensor]) -> tuple[float, float]:
-    """Mean loss in nats per token on the fixed validation windows, and its FLOPs."""
-    net.masks = dict(masks)
-    mean = MeanMetric()
-    for windows in torch.split(bench.valid, EVAL_WINDOWS):
+    """Mean loss in nats per token on the fixed validation windows, and its FLOPs; shared by the processes."""
+    net.masks, mean = bench.on_device(masks), MeanMetric().to(bench.fabric.device)
+    for windows in torch.split(bench.share(bench.valid), EVAL_WINDOWS):
         mean.update(model.loss(net, windows).double(), weight=len(windows))
     return mean.compute().item(), ledger.forward_flops(net.shape) * bench.valid[:, 1:].numel()
 
@@ -502,10 +671,10 @@ class Measured:
 
 def measure(bench: Bench, measured: Growth, masks: Mapping[str, Tensor]) -> Measured:
     """What growth is to be compared by; of the source, as a growth that says nothing of an old model."""
-    net = measured.state.model()
+    net = measured.state.model().to(bench.fabric.device)
     loss, flops = validate(bench, net, masks)
     with torch.no_grad():
-        logits = net(bench.valid[:EVAL_WINDOWS, :-1])
+        logits = net(bench.share(bench.valid)[:EVAL_WINDOWS, :-1])
     return Measured(logits=logits, loss=loss, flops=flops, diagnosis=diagnose(measured, bench.diagnosed, masks))
 
 

@@ -6,6 +6,7 @@ Colours leave here as CSS variables with a fallback, so that one SVG serves a li
 
 import hashlib
 import io
+import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +23,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Affine2D
 
-from growbench.reports import words
-from growbench.reports.summary import Metric
+from growbench.reports import summary, words
 
 INK, MUTED, FAINT = "#1d1d20", "#5d5d64", "#d5d3cd"
 PALETTE = ("#0067a8", "#b8450b", "#00775a", "#a3407a", "#8a6500", "#5a4fcf", "#a02c3c")
@@ -32,18 +32,20 @@ MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h")
 GREYS = ("d", "p", "*", "H", "8")
 """Markers of what is not grown."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (6, 1.5, 1.4, 1.5)))
+ROWS = 48
+"""How many arms a plot with a row for each holds."""
 WIDTH, LINE, CHARACTERS = 6.8, 0.2, 32
 """Inches, inches, and how long a label may be. The page shows 490 points on 616 pixels or more: 9 points read as 11."""
 SMALL = 9
-NAMED = 18
-"""How many arms a plot of lines names; more are drawn faint, without a name."""
+NAMED, FAINT_ARMS = 18, 30
+"""How many arms a plot of lines names, and how many more are drawn faint, without a name; the rest is not drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
     """A picture that can be read without seeing it. `name` is unique on a page; `table` holds what is drawn.
 
-    key: each arm named beside the plot, in that order, with its swatch (SVG): the names again where a page is narrow;
+    key: each arm named beside the plot, in that order, with swatch (SVG) and index: the names where a page is narrow;
     beneath: the plot names none, so that its key always stands there.
     """
 
@@ -53,7 +55,7 @@ class Figure:
     alt: str
     svg: str
     table: pd.DataFrame
-    key: Sequence[tuple[str, str]] = ()
+    key: Sequence[tuple[str, str, int]] = ()
     beneath: bool = False
 
 
@@ -76,6 +78,41 @@ class Look:
     def point(self) -> dict[str, Any]:
         """Keywords of a marker without a line."""
         return {"color": self.colour, "marker": self.marker, "linestyle": "none", "markeredgewidth": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Which arms a plot of lines names, draws faint, and leaves out."""
+
+    named: Sequence[str]
+    faint: Sequence[str]
+    out: int
+
+    @classmethod
+    def of(cls, mine: pd.DataFrame, arms: Iterable[str], most: int = NAMED) -> "Shown":
+        """Of the arms that have something to draw."""
+        there = set(arms)
+        order = [arm for arm in summary.ordered(mine) if arm in there]
+        faint = order[most : most + FAINT_ARMS] if most == NAMED else []
+        return cls(named=order[:most], faint=faint, out=len(order) - most - len(faint) if len(order) > most else 0)
+
+    @property
+    def arms(self) -> list[str]:
+        """All that is drawn."""
+        return [*self.named, *self.faint]
+
+    @property
+    def said(self) -> str:
+        """What a caption says of lines without a name."""
+        if not self.faint and not self.out:
+            return ""
+        found = f" {len(self.named)} arms are named: those not grown, then the lowest at the full budget."
+        if n := len(self.faint):
+            more = words.plural(n, "more arm")
+            found += f" {more} {'is' if n == 1 else 'are'} drawn faint; the data below holds all that is drawn."
+        if self.out:
+            found += f" {words.plural(self.out, 'other arm')} {'is' if self.out == 1 else 'are'} not drawn here."
+        return found
 
 
 def looks(rows: pd.DataFrame) -> dict[str, Look]:
@@ -244,11 +281,11 @@ def labels(axes: Axes, ends: Sequence[tuple[Look, float, float, str]], more: int
 def _label(axes: Axes, look: Look, end: tuple[float, float], at: float, text: str) -> None:
     """One name at a height of the plot, with its marker and a leader from the line's end."""
     gid = f"arm-{look.index}-label"
-    beside: dict[str, Any] = {"xy": end, "textcoords": "axes fraction", "annotation_clip": False}
-    arrow = {"arrowstyle": "-", "color": look.colour, "lw": 0.5, "alpha": 0.55, "shrinkA": 0, "shrinkB": 3}
-    axes.annotate(text, xytext=(1.085, at), va="center", fontsize=SMALL, gid=gid, **beside)
-    axes.annotate("", xytext=(1.035, at), arrowprops={**arrow, "gid": f"{gid}-leader"}, **beside)
-    axes.plot([1.055], [at], transform=axes.transAxes, clip_on=False, ms=5, gid=f"{gid}-m", **look.point)
+    where: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+    x, y = axes.transAxes.inverted().transform(axes.transData.transform(end))
+    axes.text(1.085, at, text, va="center", fontsize=SMALL, gid=gid, **where)
+    axes.plot([x + 0.01, 1.035], [y, at], color=look.colour, lw=0.5, alpha=0.55, gid=f"{gid}-leader", **where)
+    axes.plot([1.055], [at], ms=5, gid=f"{gid}-m", **where, **look.point)
 
 
 def remark(axes: Axes, text: str, xy: tuple[float, float], xytext: tuple[float, float], **how: Any) -> None:
@@ -264,7 +301,7 @@ def mark_growth(axes: Axes, x: float) -> None:
     remark(axes, "growth", (x, 1.0), (3, 10), xycoords=("data", "axes fraction"), va="top", annotation_clip=False)
 
 
-def mark_limit(axes: Axes, metric: Metric, up: tuple[float, float]) -> None:
+def mark_limit(axes: Axes, metric: summary.Metric, up: tuple[float, float]) -> None:
     """The lowest possible loss, where it is known and lies in the plot."""
     if metric.limit is not None and up[0] <= metric.limit <= up[1]:
         axes.axhline(metric.limit, color=MUTED, lw=0.9, ls=(0, (1, 2)))
@@ -305,6 +342,7 @@ def _svg(drawn: Canvas, name: str, title: str, alt: str) -> str:
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="arm-(\d+)-[^"]*seeds">', r'<g class="arm seed" data-arm="\1">', text)
     text = re.sub(r'<g id="arm-(\d+)-[^"]*">', r'<g class="arm" data-arm="\1">', text)
     text = text.replace('<g id="remark">', '<g class="remark">')
     text = re.sub(r'(<[^<>]*?\sid=")', rf"\g<1>{name}-", text)
@@ -313,13 +351,37 @@ def _svg(drawn: Canvas, name: str, title: str, alt: str) -> str:
     for colour in {INK, MUTED, FAINT, *PALETTE}:
         text = re.sub(rf"((?:fill|stroke): ){colour}\b", rf"\g<1>{_themed(colour)}", text)
     text = text.replace("'DejaVu Sans'", "var(--sans, sans-serif)")
+    text = re.sub(r'(?<=[\s"])(?:d|x|y|x1|x2|y1|y2|transform|points)="[^"]*"', _rounded, text)
     text = re.sub(r"\n\s*", "\n", text)
     head = (
         f'<svg role="img" aria-labelledby="{name}-title {name}-desc" class="figure" '
+        f'data-axes="{escape(json.dumps(_axes(drawn)))}" '
         f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {72 * WIDTH:g} {72 * drawn.get_size_inches()[1]:g}">'
         f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(alt)}</desc>'
     )
     return re.sub(r"^<svg[^>]*>", lambda _: head, text).strip()
+
+
+def _axes(drawn: Canvas) -> list[dict[str, Any]]:
+    """Where each plot lies and what its edges stand for, so that a place can be read: [low, high, from, to, log]."""
+    wide, tall = 72 * drawn.get_size_inches()
+    found = []
+    for axes in drawn.axes:
+        box = axes.get_position()
+        x = [*axes.get_xlim(), wide * box.x0, wide * box.x1, axes.get_xscale() == "log"]
+        y = [*axes.get_ylim(), tall * (1 - box.y0), tall * (1 - box.y1), axes.get_yscale() == "log"]
+        named = {"xlabel": axes.get_xlabel() or axes.get_title("left"), "ylabel": axes.get_ylabel() or "value"}
+        found.append({"x": _plain(x), "y": _plain(y)} | named)
+    return found
+
+
+def _plain(values: Sequence[Any]) -> list[float | bool]:
+    return [value if isinstance(value, bool) else float(f"{value:.7g}") for value in values]
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a point: a seventh of the file is digits that no screen shows."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", attribute[0])
 
 
 def _themed(colour: str) -> str:
@@ -328,9 +390,10 @@ def _themed(colour: str) -> str:
     return f"var(--{name}, {colour})"
 
 
-def key(ends: Sequence[tuple[Look, float, float, str]]) -> list[tuple[str, str]]:
-    """Name and swatch of each arm, in the order of `labels`."""
-    return [(text, swatch(look)) for look, _, _, text in sorted(ends, key=lambda end: (-end[2], end[0].label))]
+def key(ends: Sequence[tuple[Look, float, float, str]]) -> list[tuple[str, str, int]]:
+    """Name, swatch and index of each arm, in the order of `labels`."""
+    ordered = sorted(ends, key=lambda end: (-end[2], end[0].label))
+    return [(text, swatch(look), look.index) for look, _, _, text in ordered]
 
 
 def swatch(look: Look) -> str:

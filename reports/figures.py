@@ -35,36 +35,23 @@ def _trunk(curves: pd.DataFrame, cost: str) -> pd.DataFrame:
 
 
 def _budget_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds at each budget point: columns arm, budget, x, score, seeds, unscored."""
+    """Means over seeds at each budget point: columns arm, budget, x, score, seeds, unscored, and low, high.
+
+    low, high: the 95 % t interval of the mean, where as many seeds as a test needs all finished.
+    """
     grouped = points.assign(unscored=~points["scored"]).groupby(["arm", "budget"], sort=True)
     means = grouped.agg(
         x=("x", "mean"), score=("score", "mean"), seeds=("seed", "nunique"), unscored=("unscored", "sum")
-    )
-    return means.reset_index()
-
-
-def _named(mine: pd.DataFrame) -> set[str]:
-    """The arms that a plot of lines names: those not grown first, then the lowest means at the full budget."""
-    last = summary.finals(mine)
-    means = last.groupby("arm").agg(score=("score", "mean"), strategy=("strategy", "first"))
-    means["grown"] = ~means["strategy"].isin(["scratch", "continue"])
-    means = means.reindex(summary.unique([*means.index, *mine["arm"]]))
-    return set(means.sort_values(["grown", "score"], kind="stable").index[: drawing.NAMED])
-
-
-def _faint(more: int) -> str:
-    """What a caption says of lines without a name."""
-    if not more:
-        return ""
-    return (
-        f" {drawing.NAMED} arms are named: those not grown, then the lowest at the full budget. "
-        f"{words.plural(more, 'more arm')} {'is' if more == 1 else 'are'} drawn faint; the data below holds all."
-    )
+    ).reset_index()
+    spread = grouped["score"].std().to_numpy() / np.sqrt(means["seeds"])
+    tested = (means["seeds"] >= stats.SEEDS) & (means["unscored"] == 0)
+    moments = pd.DataFrame({"effect": means["score"], "se": spread.where(tested), "df": means["seeds"] - 1.0})
+    return means.assign(**stats.superiority(moments)[["low", "high"]])
 
 
 def _paths(curves: pd.DataFrame, mine: pd.DataFrame, view: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Trunks of a cost view, and where they grow: none in the view ladder, whose cost exists at budget points only."""
-    paths = curves[curves["task"].isin(mine["task"]) & curves["arm"].isin(mine["arm"])]
+    """Trunks of a task, and where they grow: none in the view ladder, whose cost exists at budget points only."""
+    paths = curves[curves["arm"].isin(mine["arm"].unique())]
     source = summary.finals(mine).groupby("arm")["flops_source"].mean()
     free = paths["arm"].map(source).astype("float64").fillna(0.0) if view == "continued" else 0.0
     paths = paths.assign(x=paths["flops"] - free)
@@ -89,24 +76,33 @@ UNGROWN = (
 
 
 def loss_vs_compute(
-    rows: pd.DataFrame, curves: pd.DataFrame, look: dict[str, Look], *, task: str, architecture: str, view: str
+    rows: pd.DataFrame,
+    curves: pd.DataFrame,
+    look: dict[str, Look],
+    *,
+    task: str,
+    architecture: str,
+    view: str,
+    most: int = drawing.NAMED,
+    name: str = "cost",
 ) -> Figure:
     """Loss against cost (log) at matched size: finished losses at the budget points, the trunk behind, growth marked.
 
     view is a key of `summary.VIEWS`; total alone also holds the source trained on, which has no part in the others.
+    most: how many arms are drawn with their names; name: what the figure's identifier begins with.
     """
     cost, counts = summary.VIEWS[view]
     mine = rows[(rows["task"] == task) & (rows["architecture"] == architecture)]
-    beside = summary.ungrown(mine) & (view == "total")
-    mine = mine[mine["ranked"] | beside]
+    mine = mine[mine["ranked"] | (summary.ungrown(mine) & (view == "total"))]
+    shown = drawing.Shown.of(mine, mine["arm"].drop_duplicates(), most)
+    mine = mine[mine["arm"].isin(shown.arms)]
+    beside = summary.ungrown(mine)
     points = mine.assign(x=mine[cost].where(mine[cost] > 0)).sort_values(["arm", "budget", "seed"])
     means, (trunk, growth) = _budget_points(points), _paths(curves, mine, view)
     metric = summary.metric(rows[rows["task"] == task])
+    ends, law = list[End](), ""
 
-    named = _named(mine)
-    more, ends, law = len(set(means["arm"]) - named), list[End](), ""
-
-    canvas, axes = drawing.plot(means["arm"].nunique() - more)
+    canvas, axes = drawing.plot(len(shown.named))
     drawn = points[points["scored"] & points["x"].notna()]
     across, up = drawing.limits(np.log10([*drawn["x"], *growth["x"]]), 0.06), drawing.limits(drawn["score"], 0.1)
     if across and up:
@@ -116,14 +112,15 @@ def loss_vs_compute(
         for x in growth.drop_duplicates(["stage", "tokens", "seed"]).groupby("tokens")["x"].mean():
             drawing.mark_growth(axes, x)
         drawing.mark_limit(axes, metric, up)
+        trunks, seeds = dict(tuple(trunk.groupby("arm"))), dict(tuple(drawn.groupby("arm")))
         for arm, mean in means.dropna(subset=["x"]).groupby("arm", sort=True):
-            behind, seeds = trunk[trunk["arm"] == arm], drawn[drawn["arm"] == arm]
             mean = mean.assign(y=mean["score"].clip(upper=up[1]))
-            if arm in named:
-                ends.append(_cost_line(axes, look[str(arm)], mean, behind, seeds))
+            if arm in shown.named:
+                behind = trunks.get(arm, trunk.iloc[:0]), seeds.get(arm, drawn.iloc[:0])
+                ends.append(_cost_line(axes, look[str(arm)], mean, *behind))
             else:
                 _faint_line(axes, look[str(arm)], mean["x"], mean["y"])
-        drawing.labels(axes, ends, more)
+        drawing.labels(axes, ends, len(shown.faint))
         law = _law(axes, rows[(rows["task"] == task) & (rows["architecture"] == architecture)], cost)
     else:
         drawing.empty(axes, "no finished run at matched size")
@@ -135,20 +132,29 @@ def loss_vs_compute(
         f"{words.plural(means['arm'].nunique(), 'arm')}. The lowest point is {look[best['arm'].iloc[0]].label} with "
         f"{words.loss(best['score'].iloc[0])} {metric.spoken} at {words.flops(best['x'].iloc[0])}."
     )  # fmt: skip
+    bars = " Uprights are 95 % intervals of the mean." if means["low"].notna().any() else ""
     caption = (
         f"Cost view {view}: {counts}. Large markers are losses of finished runs, cooled down at each budget point, "
-        f"mean over seeds; small ones the seeds. Lower and further left is better. {TRUNKS[view]} Runs without a "
+        f"mean over seeds; small ones the seeds.{bars} Lower and further left is better. {TRUNKS[view]} Runs without a "
         "finished loss count as the uniform predictor: an arm with one is drawn at the upper edge if its mean is above."
     )
+    if most < drawing.NAMED:
+        caption = f"Cost counts {counts}. Large markers: finished runs, mean over seeds.{bars} Further left is cheaper."
     return drawing.figure(
         canvas,
-        name=drawing.slug("cost", view, task, architecture),
+        name=drawing.slug(name, view, task, architecture),
         title=f"Loss against compute, {drawing.short(architecture)} on {drawing.short(task)}, view {view}",
         reads=reads,
-        caption=caption + law + (UNGROWN if beside.any() else "") + _faint(more) + _limit(metric),
+        caption=caption + law + (UNGROWN if beside.any() else "") + shown.said + _limit(metric),
         key=drawing.key(ends),
-        table=means.rename(
-            columns={"x": f"cost, {view} (FLOPs)", "score": f"mean loss ({metric.unit})", "budget": "budget (tokens)"}
+        table=means.dropna(axis=1, how="all").rename(
+            columns={
+                "x": f"cost, {view} (FLOPs)",
+                "score": f"mean loss ({metric.unit})",
+                "low": "95 % from",
+                "high": "95 % to",
+                "budget": "budget (tokens)",
+            }
         ),
     )
 
@@ -158,6 +164,7 @@ def _cost_line(axes: Axes, look: Look, mean: pd.DataFrame, trunk: pd.DataFrame, 
     gid = f"arm-{look.index}"
     axes.plot(trunk["x"], trunk["score"], lw=0.7, alpha=0.45, gid=f"{gid}-trunk", **look.line)
     axes.plot(seeds["x"], seeds["score"], ms=2.2, alpha=0.55, gid=f"{gid}-seeds", **look.point)
+    axes.vlines(mean["x"], mean["low"], mean["high"], color=look.colour, lw=1.3, alpha=0.7, gid=f"{gid}-interval")
     axes.plot(mean["x"], mean["y"], lw=1.4, gid=f"{gid}-mean", **look.line)
     axes.plot(mean["x"], mean["y"], ms=6, clip_on=False, gid=f"{gid}-points", **look.point)
     last = mean.iloc[-1]
@@ -201,23 +208,24 @@ def _limit(metric: summary.Metric) -> str:
 def loss_vs_tokens(
     rows: pd.DataFrame, curves: pd.DataFrame, look: dict[str, Look], *, task: str, architecture: str
 ) -> Figure:
-    """Trunk loss against tokens, mean over seeds, for every arm of an architecture; growth as uprights."""
+    """Trunk loss against tokens, mean over seeds, for the arms of an architecture; growth as uprights.
+
+    curves: those of the task.
+    """
     mine = rows[(rows["task"] == task) & (rows["architecture"] == architecture)]
     metric, full = summary.metric(rows[rows["task"] == task]), summary.full_budget(mine) or 0
-    paths = curves[
-        (curves["task"] == task) & curves["arm"].isin(mine["arm"]) & (curves["tokens"] <= full).fillna(False)
-    ]
+    paths = curves[curves["arm"].isin(mine["arm"].unique()) & (curves["tokens"] <= full).fillna(False)]
+    shown = drawing.Shown.of(mine, paths["arm"].drop_duplicates())
+    paths = paths[paths["arm"].isin(shown.arms)]
     cooled = paths[(paths["kind"] == "cooldown") & (paths["budget"] == full).fillna(False)]
     cooled = cooled.groupby("arm")[["tokens", "score"]].mean().dropna()
     trunk, growth = _trunk(paths, "tokens"), growth_events(paths)
     sharing = paths.groupby("stage")["arm"].nunique()
     common = paths["stage"].isin(sharing[sharing > 1].index)
     own = _trunk(paths[~common], "tokens")
+    ends = list[End]()
 
-    named = _named(mine)
-    more, ends = len(set(trunk["arm"]) - named), list[End]()
-
-    canvas, axes = drawing.plot(trunk["arm"].nunique() - more + 1)
+    canvas, axes = drawing.plot(len(shown.named) + 1)
     late = trunk[trunk["tokens"] >= 0.25 * trunk["tokens"].max()] if len(trunk) else trunk
     up = drawing.limits([*late["score"], *cooled["score"]], 0.06)
     if up:
@@ -231,12 +239,12 @@ def loss_vs_tokens(
             alone = own[own["arm"] == arm]
             before = line.iloc[: len(line) - len(alone)].tail(1)  # an arm's own stages are its last
             path = pd.concat([before, alone]) if len(alone) else line
-            if arm not in named:
+            if arm not in shown.named:
                 _faint_line(axes, look[str(arm)], path["tokens"], path["score"])
                 continue
             look_, x, y, label = _token_line(axes, look[str(arm)], path, cooled[cooled.index == arm])
             ends.append((look_, x, float(np.clip(y, *up)), label))
-        drawing.labels(axes, ends, more)
+        drawing.labels(axes, ends, len(shown.faint))
         axes.xaxis.set_major_formatter(FuncFormatter(drawing.si))
     else:
         drawing.empty(axes, "no curve has been written yet")
@@ -254,7 +262,7 @@ def loss_vs_tokens(
         reads=f"{words.plural(trunk['arm'].nunique(), 'trunk curve')}. {grown}",
         caption="Trunks at constant learning rate, mean over the seeds that got there; the thin last stretch is the "
         "cooldown to the full budget. What several arms share is drawn once, as a broad line. The axis is cut where "
-        "the first quarter of training lies above it." + _faint(more) + _limit(metric),
+        "the first quarter of training lies above it." + shown.said + _limit(metric),
         key=drawing.key(ends),
         table=table,
     )
@@ -293,19 +301,25 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
     metric, compared = summary.metric(mine), summary.against_scratch(mine)
     compared = compared[compared["architecture"] == architecture]
     order = summary.mean_difference(compared, "difference").sort_values(na_position="last")
+    out = max(0, len(order) - drawing.ROWS)
+    order = order.iloc[: drawing.ROWS]
+    compared = compared[compared["arm"].isin(order.index)]
     others = [look[arm].label for arm in summary.unique(compared.loc[compared["other_shape"], "arm"])]
     apart = f", but beside {words.listing(others)}, for whose shape there is no scratch" if others else ""
 
     canvas, plots = drawing.canvas(1.05 + 0.27 * max(len(order), 3), (0.36, 0.295), (0.685, 0.295))
-    scored = compared[compared["scored"]]
-    across = drawing.limits([*scored["difference"], *scored["difference_flops"], 0.0], 0.1)
+    means = {column: summary.mean_difference(compared, column) for column, _ in SIDES}
+    by_arm = dict(tuple(compared.groupby("arm")))
+    scored, bars = compared[compared["scored"]], {c: _intervals(compared, c).assign(mean=means[c]) for c, _ in SIDES}
+    ends = [end for found in bars.values() for end in (*found["low"], *found["high"])]
+    across = drawing.limits([*scored["difference"], *scored["difference_flops"], *ends, 0.0], 0.1)
     for axes, (column, heading) in zip(plots, SIDES, strict=True):
         axes.set_title(heading, loc="left", color=INK)
         if scored[column].notna().any() and across:
             axes.set_xlim(*across)
             axes.axvline(0, color=INK, lw=1)
             for y, arm in enumerate(order.index):
-                _difference_row(axes, look[str(arm)], compared[compared["arm"] == arm], column, y)
+                _difference_row(axes, look[str(arm)], by_arm[arm], column, y, bars[column].loc[arm])
             axes.xaxis.set_major_locator(MaxNLocator(4))
         else:
             drawing.empty(axes, "nothing to compare")
@@ -320,6 +334,8 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
         f"At equal tokens mean differences run from {words.signed(known.iloc[0])} ({look[known.index[0]].label}) to "
         f"{words.signed(known.iloc[-1])} ({look[known.index[-1]].label}) {metric.spoken}."
     )  # fmt: skip
+    left = f" Of {len(order) + out:,} arms the {len(order)} lowest at equal tokens are drawn." if out else ""
+    told = "Points and means" + ("; the line is the 95 % t interval of the mean." if np.isfinite(ends).any() else ".")
     return drawing.figure(
         canvas,
         name=drawing.slug("paired", task, architecture),
@@ -328,18 +344,31 @@ def differences(rows: pd.DataFrame, look: dict[str, Look], *, task: str, archite
         caption="Loss of an arm minus scratch's, seed by seed, at the full budget, on one scale; the bar is the mean. "
         f"Scratch has the arm's own shape{apart}. Left of zero the arm ends lower than scratch. At equal FLOPs, "
         "scratch's loss is interpolated, linearly in the logarithm of FLOPs, between its own cooled budget points on "
-        "either side of the arm's cost. Points and means; intervals and tests "
+        f"either side of the arm's cost. {told} Tests "
         "are in the tables. Seeds without a finished loss are not "
-        "drawn, but count in the mean at equal tokens; at equal FLOPs an arm with one has no mean.",
+        f"drawn, but count in the mean at equal tokens; at equal FLOPs an arm with one has no mean.{left}",
         table=_difference_table(compared, metric.unit),
     )
 
 
-def _difference_row(axes: Axes, look: Look, compared: pd.DataFrame, column: str, y: int) -> None:
-    """One arm: its finished seeds, and the mean of all as a bar, or why there is none."""
+def _intervals(compared: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Columns low, high: the t interval of each arm's mean difference, by arm; NaN where there is none."""
+    lost = (~compared["scored"]).astype(int)
+    found = compared[["arm", "seed"]].assign(difference=compared[column].to_numpy("float64"), unscored=lost)
+    found = stats.contrast(found, by=("arm",)).set_index("arm")
+    found.loc[found["missing"] != "", ["low", "high"]] = np.nan
+    return found[["low", "high"]]
+
+
+def _difference_row(
+    axes: Axes, look: Look, compared: pd.DataFrame, column: str, y: int, found: "pd.Series[float]"
+) -> None:
+    """One arm: its finished seeds, the mean of all as a bar with its interval, or why there is none."""
     gid, right = f"arm-{look.index}-{column}", axes.get_xlim()[1]
-    seeds, mean = compared.loc[compared["scored"], column], summary.mean_difference(compared, column).iloc[0]
-    axes.plot(seeds, [y] * len(seeds), ms=5, alpha=0.75, gid=gid, **look.point)
+    seeds, mean, interval = compared.loc[compared["scored"], column], found["mean"], found[["low", "high"]]
+    axes.plot(seeds, [y] * len(seeds), ms=5, alpha=0.6, gid=f"{gid}-seeds", **look.point)
+    if np.isfinite(interval).all():
+        axes.plot(interval, [y + 0.3] * 2, lw=1.2, color=look.colour, gid=f"{gid}-interval")
     if axes.get_xlim()[0] <= mean <= right:
         axes.plot([mean, mean], [y - 0.32, y + 0.32], lw=1.6, color=look.colour, gid=f"{gid}-mean")
     elif mean > right or not compared["scored"].all():
@@ -368,6 +397,7 @@ def draw(
 ) -> list[Figure]:
     """Every figure of one task and architecture: the three cost views, tokens, differences."""
     where = {"task": task, "architecture": architecture}
+    curves = curves[(curves["task"] == task).fillna(False)]
     with mpl.rc_context(drawing.style()):
         views = [loss_vs_compute(rows, curves, look, view=view, **where) for view in summary.VIEWS]
         return [*views, loss_vs_tokens(rows, curves, look, **where), differences(rows, look, **where)]

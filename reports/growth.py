@@ -11,9 +11,9 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from growbench.reports import drawing, summary, tables, words
+from growbench.reports import drawing, figures, summary, tables, words
 from growbench.reports.drawing import INK, MUTED, Figure, Look
 from growbench.reports.tables import Cell, Head, Record, Spec, Table
 from growbench.results import DIAGNOSTICS, RESULTS
@@ -25,8 +25,10 @@ RANKED = ("residual", "ffn")
 """The axes whose effective rank is drawn."""
 
 
-def growth(diagnostics: pd.DataFrame | None, rows: pd.DataFrame, look: Mapping[str, Look]) -> dict[str, Any]:
-    """Per task a table and figures, as far as there are diagnostics."""
+def growth(
+    diagnostics: pd.DataFrame | None, curves: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look]
+) -> dict[str, Any]:
+    """Per task a table and figures, as far as there are diagnostics; curves: `summary.score`d."""
     grown = summary.finals(rows)
     grown = grown[(grown["growth_steps"] > 0).fillna(False).astype(bool)]
     if grown.empty:
@@ -37,7 +39,8 @@ def growth(diagnostics: pd.DataFrame | None, rows: pd.DataFrame, look: Mapping[s
     for task in summary.unique(grown["task"]):
         mine, own = seen[seen["task"] == task], rows[rows["task"] == task]
         with mpl.rc_context(drawing.style()):
-            drawn = [draw(mine, own, look, task) for draw in (_alive, _ranks)]
+            shock = _recovery(curves[(curves["task"] == task).fillna(False)], own, look, task)
+            drawn = [shock, *(draw(mine, own, look, task) for draw in (_alive, _parts, _ranks))]
         found.append(
             {
                 "name": task,
@@ -142,14 +145,118 @@ def _panels(rows: pd.DataFrame) -> list[str]:
     return [name for _, name in summary.cells(rows)]
 
 
-def _key(arms: list[str], look: Mapping[str, Look]) -> list[tuple[str, str]]:
+def _named(rows: pd.DataFrame) -> list[str]:
+    """Of each architecture's arms those that plots of lines name."""
+    homes = rows.groupby("architecture", sort=False)
+    return [arm for _, own in homes for arm in drawing.Shown.of(own, own["arm"].drop_duplicates()).named]
+
+
+def _key(arms: list[str], look: Mapping[str, Look]) -> list[tuple[str, str, int]]:
     named = {look[arm].label: look[arm] for arm in arms if arm in look}
-    return [(label, drawing.swatch(one)) for label, one in named.items()]
+    return [(label, drawing.swatch(one), one.index) for label, one in named.items()]
+
+
+def _recovery(curves: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], task: str) -> Figure | None:
+    """Trunk loss after the last growth minus that right before it, against tokens since, a plot per architecture."""
+    matched = rows[rows["ranked"] & (rows["growth_steps"] > 0).fillna(False).astype(bool)]
+    trunk = curves[curves["arm"].isin(_named(matched)) & (curves["kind"] == "train").fillna(False)]
+    events = figures.growth_events(trunk).sort_values("tokens").drop_duplicates(KEYS, keep="last")
+    events = events[[*KEYS, "tokens", "score", "rung"]].rename(
+        columns={"tokens": "at", "score": "before", "rung": "source"}
+    )
+    after = trunk.merge(events, on=KEYS)
+    after = after[(after["tokens"] >= after["at"]) & (after["rung"] > after["source"])]
+    after = after.assign(since=after["tokens"] - after["at"], change=after["score"] - after["before"])
+    means = after.groupby(["arm", "since"])["change"].mean().reset_index().dropna()
+    homes = matched.drop_duplicates("arm").set_index("arm")["architecture"]
+    means["architecture"] = means["arm"].map(homes)
+    panels = [name for name in _panels(rows) if name in set(means["architecture"])]
+    if not panels:
+        return None
+    metric, top = summary.metric(rows), float(means["change"].quantile(0.98))
+    canvas, plots = drawing.grid(len(panels), columns=min(2, len(panels)), height=2.6)
+    up = drawing.limits([0.0, *means["change"].clip(upper=top)], 0.06) or (-1.0, 1.0)
+    for axes, panel in zip(plots, panels, strict=True):
+        axes.set_title(drawing.short(panel), loc="left", color=INK)
+        axes.set_ylim(*up)
+        axes.set_xlim(*(drawing.limits(means["since"].astype(float), 0.03) or (0, 1)))
+        axes.axhline(0, color=INK, lw=1)
+        for arm, own in means[means["architecture"] == panel].groupby("arm", sort=False):
+            one = look[str(arm)]
+            style = one.point | one.line
+            gid = f"arm-{one.index}-recovery"
+            axes.plot(own["since"], own["change"].clip(upper=up[1]), lw=1.1, ms=3, alpha=0.85, gid=gid, **style)
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_formatter(FuncFormatter(drawing.si))
+    plots[0].set_ylabel(f"change of loss ({metric.unit})")
+    plots[-1].set_xlabel("tokens since the last growth")
+    first = means.sort_values("since").drop_duplicates("arm").sort_values("change")
+    ends = [f"{words.signed(first['change'].iloc[k])} ({first['arm'].iloc[k]})" for k in (0, -1)]
+    return drawing.figure(
+        canvas,
+        name=drawing.slug("recovery", task),
+        title=f"Shock of growth and recovery, {drawing.short(task)}",
+        reads=f"Right after growth the loss changes by {' to '.join(ends)}.",
+        caption="Validation loss on the trunk minus what it was right before the last growth, mean over seeds, arms of "
+        "matched size that other figures name. Above 0 what growth broke is not yet made good; the largest shocks are "
+        "drawn at the upper edge.",
+        key=_key(summary.unique(means["arm"]), look),
+        beneath=True,
+        table=means.rename(columns={"since": "tokens since growth", "change": f"change ({metric.unit})"}),
+    )
+
+
+def _parts(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], task: str) -> Figure | None:
+    """New over old norms of activations, a plot per axis, a row per arm: hollow at growth, filled at the end."""
+    found = [
+        own.rename("ratio").reset_index().assign(axis=axis)
+        for (quantity, axis), own in _ratios(seen).items()
+        if quantity == "activation_rms"
+    ]
+    table = pd.concat(found) if found else pd.DataFrame(columns=["arm", "place", "ratio", "axis"])
+    table = table[table["arm"].isin(_named(rows[rows["ranked"]]))]
+    if table.empty:
+        return None
+    axes_, arms = summary.unique(table["axis"]), summary.unique(table["arm"])
+    width = 0.62 / len(axes_)
+    canvas, plots = drawing.canvas(
+        1.05 + 0.25 * max(len(arms), 3), *((0.36 + k * (width + 0.01), width - 0.02) for k in range(len(axes_)))
+    )
+    known = table.loc[table["ratio"] > ROUNDING, "ratio"]
+    low, high = drawing.limits(np.log10([*known, 1.0]), 0.08) or (-1.0, 1.0)
+    for axes, axis in zip(plots, axes_, strict=True):
+        axes.set_title(axis, loc="left", color=INK)
+        axes.set_xscale("log")
+        axes.set_xlim(10**low, 10**high)
+        axes.axvline(1, color=INK, lw=1)
+        for row in table[table["axis"] == axis].to_dict("records"):
+            one, y = look[row["arm"]], arms.index(row["arm"])
+            hollow = {"markerfacecolor": "none", "markeredgewidth": 1, "markeredgecolor": one.colour}
+            style = one.point | (hollow if row["place"] == "growth" else {})
+            gid = f"arm-{one.index}-{row['place']}"
+            axes.plot([max(row["ratio"], 10**low)], [y], ms=5, clip_on=False, gid=gid, **style)
+        axes.set_ylim(len(arms) - 0.4, -0.6)
+        axes.set_yticks(range(len(arms)), [""] * len(arms))
+        axes.tick_params(axis="y", length=0)
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("new / old")
+    plots[0].set_yticks(range(len(arms)), [look[arm].label for arm in arms])
+    return drawing.figure(
+        canvas,
+        name=drawing.slug("parts", task),
+        title=f"Norms of new and old parts, {drawing.short(task)}",
+        reads=f"{words.plural(len(arms), 'arm')}; axes: {words.listing(axes_)}.",
+        caption="Root mean square of activations on the new part over that on the old one, geometric mean over layers "
+        "and seeds: hollow right after the last growth, filled at the end of the full budget. At 1 both parts are of "
+        "one size; a part that is silent lies at the left edge.",
+        table=table[["arm", "axis", "place", "ratio"]].rename(columns={"ratio": "new / old"}),
+    )
 
 
 def _alive(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], task: str) -> Figure | None:
     """The gradient's share outside the old model's subspace, from growth on, a plot per architecture."""
-    matched = rows.loc[rows["ranked"], "arm"]
+    ranked = rows[rows["ranked"] & (rows["growth_steps"] > 0).fillna(False).astype(bool)]
+    matched = _named(ranked)
     trunk = seen[(seen["quantity"] == "alive_share") & (seen["kind"] != "cooldown") & seen["arm"].isin(matched)]
     means = trunk.groupby(["arm", "tokens"])["value"].mean().reset_index()
     homes = rows.drop_duplicates("arm").set_index("arm")["architecture"]
@@ -190,7 +297,8 @@ def _ranks(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], tas
     """Effective rank by depth: the source before growth, grown arms and scratch at the end."""
     ranked = rows[rows["ranked"]].drop_duplicates("arm").set_index("arm")
     scratch = set(summary.baseline(rows[rows["ranked"]])["arm"])
-    grown = set(ranked.index[(ranked["growth_steps"] > 0).fillna(False).astype(bool)])
+    grown = ranked.index[(ranked["growth_steps"] > 0).fillna(False).astype(bool)]
+    grown = set(_named(rows[rows["arm"].isin(grown) & rows["ranked"]]))
     mine = seen[(seen["quantity"] == "effective_rank") & seen["axis"].isin(RANKED) & (seen["part"] == "all")]
     mine = mine[mine["place"].isin(["source", "end"]) & mine["arm"].isin(grown | scratch)]
     mine = mine.assign(architecture=mine["arm"].map(ranked["architecture"]), who=mine["arm"])

@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import yaml
@@ -18,10 +19,14 @@ from markupsafe import Markup
 
 from growbench import stats
 from growbench.reports import (
+    cite,
     contrasts,
     drawing,
     figures,
     growth,
+    more,
+    overview,
+    plain,
     prose,
     saved,
     summary,
@@ -47,10 +52,12 @@ def render(
     tests: pd.DataFrame | None = None,
     diagnostics: pd.DataFrame | None = None,
     coordinates: pd.DataFrame | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> str:
     """The report as HTML, from the tables of `growbench.results`; whatever is not there yet is said to be missing.
 
-    claims, tests: of `growbench.claim.tabulate`; coordinates: of `growbench.coordinates.measure`.
+    claims, tests: of `growbench.claim.tabulate`; coordinates: of `growbench.coordinates.measure`; own: figures of
+    plugins by name, of `growbench.figure.known`.
     """
     rows = summary.annotate(results)
     curves, stages = summary.score(summary.tidy(curves, CURVES), rows), summary.tidy(stages, STAGES)
@@ -60,7 +67,16 @@ def render(
     last = summary.finals(rows)
     compared = summary.finals(summary.beside_scratch(rows))
     compared = compared[compared["ranked"]]
+    saving = {task: saved.curves(rows, task) for task in dict(cells)}
     tests_of = {str(task): contrasts.of_table(own) for task, own in compared.groupby("task", sort=False)}
+    matched = [
+        {"table": tables.matched(rows, compared, task, own), "notes": own.notes, "tested": bool(own.arms)}
+        for task, own in tests_of.items()
+    ]
+    midway = [table for task in summary.unique(rows["task"]) for table in tables.midway(rows, task)]
+    unmatched = [tables.unmatched(rows, task) for task in summary.unique(summary.others(rows)["task"])]
+    sizes = list(dict.fromkeys(t.size for t in (*(m["table"] for m in matched), *midway, *unmatched)))
+    grown_places = list(dict.fromkeys(architecture for _, architecture in cells))
     css, js = _resource("page.css"), _resource("page.js")
     return _environment().get_template("page.html").render(
         growbench=provenance.get("growbench", "of unknown version"),
@@ -73,23 +89,29 @@ def render(
         metrics=prose.metrics(rows),
         lead=prose.lead(rows),
         gaps=summary.gaps(rows, spec, provenance.get("planned_rows")),
+        first=_first(rows, curves, cells, look),
+        strategies_say=plain.strategies(rows, saving),
+        chips=verdicts.chips(claims),
         answers=prose.answers(rows, cells),
-        tasks=_figures(rows, curves, cells, look),
-        growth=_by_task(growth.growth(diagnostics, rows, look)),
+        tasks=_figures(rows, curves, cells, look, saving),
+        growth=_by_task(growth.growth(diagnostics, curves, rows, look)),
         coordinates=[] if coordinates is None or coordinates.empty else [
             _shown(figure) for figure in checks.draw(coordinates)
         ],
         grids=[grid for task in tests_of if (grid := tables.grid(compared, task, tests_of))],
         tuning=_with_figures(tuning.tuning(provenance, spec, rows, look)),
         views=summary.VIEWS,
-        matched=[
-            {"table": tables.matched(rows, compared, task, own), "notes": own.notes, "tested": bool(own.arms)}
-            for task, own in tests_of.items()
-        ],
+        own=more.more(own or {}, rows),
+        arms=_arms(look),
+        sizes=sizes,
+        matched=matched,
         tested=prose.tested(rows),
-        midway=[table for task in summary.unique(rows["task"]) for table in tables.midway(rows, task)],
+        midway=midway,
         sterile=prose.sterile(last),
-        unmatched=[tables.unmatched(rows, task) for task in summary.unique(summary.others(rows)["task"])],
+        unmatched=unmatched,
+        forests=[_shown(f) for f in (overview.forest(tests_of, rows, look, place) for place in grown_places) if f],
+        ties=[_shown(f) for f in (overview.ties(compared, look, task) for task in tests_of) if f],
+        bars=[_shown(f) for f in (overview.ledger(rows, look, task) for task in list(dict(cells))[:1]) if f],
         ledger={"words": prose.spending(stages), "spent": tables.spent(stages), "paths": tables.paths(rows)},
         failures={
             "words": prose.failing(rows, stages),
@@ -100,6 +122,8 @@ def render(
             ),
         },
         again=prose.again(rows, provenance),
+        commands=tables.commands(rows),
+        bibtex=cite.bibtex(provenance),
         definitions=tables.definitions(),
         provenance=tables.origin(provenance),
         data=tables.data(provenance),
@@ -110,6 +134,20 @@ def render(
         js=Markup(js),
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()}",
     )  # fmt: skip
+
+
+def beside(made: Sequence[Mapping[str, Any]], compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Folders beside each other, as HTML: how each was made, and the arms of each pair of them."""
+    origin = tables.frame(pd.DataFrame(made), name="made", title="How each was made", caption="How each was made.")
+    pairs = [tables.compared(records, name=drawing.slug("pair", k), title=title)
+             for k, (title, records) in enumerate(compared.items())]  # fmt: skip
+    css = Markup(_resource("page.css"))
+    return _environment().get_template("beside.html").render(made=origin, pairs=pairs, css=css)
+
+
+def waiting(why: str) -> str:
+    """A page in place of a report that cannot be made yet."""
+    return _environment().get_template("waiting.html").render(why=why, css=Markup(_resource("page.css")))
 
 
 def _environment() -> jinja2.Environment:
@@ -128,6 +166,19 @@ def _resource(name: str) -> str:
     return (files("growbench.reports") / name).read_text(encoding="utf-8").strip()
 
 
+SWATCHES = 60
+"""With so many arms their list has no swatches: they are told apart in no figure."""
+
+
+def _arms(look: Mapping[str, drawing.Look]) -> list[dict[str, Any]]:
+    """Every arm by its name, as a reader may hide it."""
+    few = len(look) <= SWATCHES
+    return [
+        {"name": name, "index": one.index, "swatch": Markup(drawing.swatch(one)) if few else ""}
+        for name, one in look.items()
+    ]
+
+
 def _with_figures(section: dict[str, Any]) -> dict[str, Any]:
     """A section with its figures ready for the template."""
     return section | {"figures": [_shown(figure) for figure in section["figures"]]}
@@ -138,22 +189,47 @@ def _by_task(section: dict[str, Any]) -> dict[str, Any]:
     return section | {"tasks": [_with_figures(task) for task in section["tasks"]]}
 
 
-def _figures(
+FIRST = 7
+"""How many arms the first figure draws."""
+
+
+def _first(
     rows: pd.DataFrame, curves: pd.DataFrame, cells: Sequence[tuple[str, str]], look: dict[str, drawing.Look]
+) -> list[dict[str, Any]]:
+    """The one figure that matters, per task: few arms of the architecture that has most, total cost."""
+    found = []
+    for task in dict(cells):
+        grown = summary.grown(rows[rows["task"] == task])
+        homes = [architecture for of, architecture in cells if of == task]
+        place = max(homes, key=lambda name: grown.loc[grown["architecture"] == name, "arm"].nunique())
+        mine = curves[(curves["task"] == task).fillna(False)]
+        where: dict[str, Any] = {"task": task, "architecture": place, "view": "total", "most": FIRST, "name": "first"}
+        with mpl.rc_context(drawing.style()):
+            found.append({"name": task, "figure": _shown(figures.loss_vs_compute(rows, mine, look, **where))})
+    return found
+
+
+def _figures(
+    rows: pd.DataFrame,
+    curves: pd.DataFrame,
+    cells: Sequence[tuple[str, str]],
+    look: dict[str, drawing.Look],
+    saving: Mapping[str, tuple[pd.DataFrame, pd.DataFrame, list[str]]],
 ) -> list[dict[str, Any]]:
     """Per task: the cost views, the token curves and the paired differences, an entry per architecture in each.
 
     Each view also holds the compute-saved curves, their means and the power laws.
     """
-    found = []
+    found, by_task = [], dict(tuple(curves.groupby("task")))
     for task in dict(cells):
+        mine = by_task.get(task, curves.iloc[:0])
         drawn = [
-            [_shown(figure) for figure in figures.draw(rows, curves, task=task, architecture=architecture, look=look)]
+            [_shown(figure) for figure in figures.draw(rows, mine, task=task, architecture=architecture, look=look)]
             for of, architecture in cells
             if of == task
         ]
         *views, tokens, paired = (list(kind) for kind in zip(*drawn, strict=True))
-        curve, means, notes = saved.curves(rows, task)
+        curve, means, notes = saving[task]
         places = [architecture for of, architecture in cells if of == task]
         shown = []
         for (name, (_, counts)), kind in zip(summary.VIEWS.items(), views, strict=True):
@@ -172,6 +248,8 @@ def _shown(figure: drawing.Figure) -> dict[str, Any]:
         "caption": figure.caption,
         "svg": Markup(figure.svg),  # matplotlib escapes its texts, drawing.py its title and description
         "beneath": figure.beneath,
-        "key": [(label, Markup(swatch)) for label, swatch in figure.key],  # numbers and colours of drawing.py alone
+        "key": [
+            (label, Markup(swatch), arm) for label, swatch, arm in figure.key
+        ],  # numbers and colours of drawing.py alone
         "data": tables.drawn(figure),
     }

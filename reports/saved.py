@@ -19,29 +19,59 @@ from growbench.reports.drawing import INK, Figure, Look
 from growbench.reports.tables import Cell, Head, Record, Spec, Table
 
 POINTS = 25
+READ = [
+    "arm",
+    "status",
+    "loss",
+    *stats.KEY,
+    *stats.EQUAL,
+    *(column for column, _ in summary.VIEWS.values()),
+    "reference",
+]
+"""What is read of results: a tenth of the table, and of the time."""
 COLUMNS = ["arm", "reference", "view", "task", "seed", "target", "log_ratio", "bound"]
 
 
 def curves(rows: pd.DataFrame, task: str) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
-    """(curves, means, notes): `stats.compute_saved` of grown arms by view, its contrast, why some have none."""
+    """(curves, means, notes): `stats.compute_saved` of grown arms by view, its contrast, why some have none.
+
+    Of each architecture's arms those that its figures name.
+    """
     mine = rows[rows["ranked"] & (rows["task"] == task)]
     grown = mine[(mine["growth_steps"] > 0).fillna(False).astype(bool) & (mine["sterile"].fillna("") == "")]
-    found, means, lacking = [pd.DataFrame(columns=COLUMNS)], [], dict[tuple[str, str], list[str]]()
-    for arm, own in grown.groupby("arm", sort=False):
+    kept = [
+        arm
+        for _, own in mine.groupby("architecture", sort=False)
+        for arm in drawing.Shown.of(own, own["arm"].drop_duplicates()).named
+    ]
+    out = grown.loc[~grown["arm"].isin(kept), "arm"].nunique()
+    grown = grown[grown["arm"].isin(kept)]
+    read = mine.loc[mine["arm"].isin([*kept, *grown["reference"].dropna()]), READ]
+    arms = dict(tuple(read.groupby("arm")))
+    found, lacking = list[pd.DataFrame](), dict[tuple[str, str], list[str]]()
+    differences = []
+    for arm in summary.unique(grown["arm"]):
+        own = arms[arm]
         reference = own["reference"].iloc[0]
-        theirs = mine[mine["arm"] == reference] if isinstance(reference, str) else mine.iloc[:0]
+        theirs = arms.get(reference, mine.iloc[:0]) if isinstance(reference, str) else mine.iloc[:0]
         for view, (column, _) in summary.VIEWS.items():
             curve, why = _curve(rows, own, theirs, column)
             if curve is None:
-                lacking.setdefault((view, why), []).append(str(arm))
+                lacking.setdefault((view, why), []).append(arm)
                 continue
             usable = curve["in_range"] | (not curve["in_range"].any())  # as `stats.saved_by_seed` has it
-            named = curve[usable].assign(arm=arm, reference=reference, view=view)
-            found.append(named[COLUMNS])
-            row = stats.contrast(stats.saved_by_seed(curve)).iloc[0].to_dict()
-            means.append(row | {"arm": str(arm), "view": view, "points": named["target"].nunique()})
+            of = {"arm": arm, "reference": reference, "view": view}
+            found.append(curve[usable].assign(**of)[COLUMNS])
+            points = curve.loc[usable, "target"].nunique()
+            differences.append(stats.saved_by_seed(curve).assign(arm=arm, view=view, points=points))
+    means = pd.DataFrame()
+    if differences:
+        every = pd.concat(differences, ignore_index=True)
+        means = stats.contrast(every, by=("arm", "view", "points"))
     notes = [f"In the view {view}, {why}: {words.listing(arms)}." for (view, why), arms in lacking.items()]
-    return pd.concat([frame for frame in found if len(frame)] or found), pd.DataFrame(means), notes
+    if out:
+        notes.append(f"Left out: {words.plural(out, 'arm')} that the figures do not name.")
+    return pd.concat(found) if found else pd.DataFrame(columns=COLUMNS), means, notes
 
 
 def _curve(rows: pd.DataFrame, own: pd.DataFrame, theirs: pd.DataFrame, column: str) -> tuple[pd.DataFrame | None, str]:

@@ -176,7 +176,10 @@ def paired(rows: pd.DataFrame) -> pd.DataFrame:
     on = ["task", "reference", "seed", "budget"]
     joined = rows.merge(references(rows)[[*on, "score"]].rename(columns={"score": "scratch"}), on=on, how="left")
     reasons = refusals(rows)
-    joined["refused"] = [reasons.get(key, "") for key in joined[["task", "arm"]].itertuples(index=False, name=None)]
+    joined["refused"] = ""
+    if reasons:
+        keys = joined[["task", "arm"]].itertuples(index=False, name=None)
+        joined["refused"] = [reasons.get(key, "") for key in keys]
     joined["scratch"] = joined["scratch"].where(joined["refused"] == "")
     joined["difference"] = joined["score"] - joined["scratch"]
     joined["ratio"] = joined["score"] / joined["scratch"]
@@ -185,28 +188,42 @@ def paired(rows: pd.DataFrame) -> pd.DataFrame:
 
 def refusals(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Why arms of matched size must not be compared with their reference, by task and arm: data, tokens, size."""
-    found, scratch = {}, dict(tuple(references(rows).groupby(["task", "reference", "budget"])))
-    for (task, arm, reference, budget), mine in rows[rows["matched"].astype(bool)].groupby(
-        ["task", "arm", "reference", "budget"], sort=False
-    ):
-        if arm == reference or (task, reference, budget) not in scratch:
-            continue
-        try:
-            stats.refuse_unequal(mine, scratch[task, reference, budget])
-        except ValueError as error:
-            found[str(task), str(arm)] = str(error)
-    return found
+    mine = rows[rows["matched"].astype(bool) & (rows["arm"] != rows["reference"]).fillna(False)]
+    theirs, on = references(rows).assign(reference=lambda found: found["arm"]), ["task", "reference", "seed", "budget"]
+    found = stats.unequal(mine, theirs, on=on)
+    return {
+        (str(task), str(arm)): stats.refusal(own["said"].tolist())
+        for (task, arm), own in found.groupby(["task", "arm"], sort=False)
+    }
 
 
-def read_off(flops: float, points: pd.DataFrame) -> tuple[float, str]:
-    """Score of cooled budget points (columns flops, score, scored) at a cost, linear in log FLOPs between neighbours.
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """Cooled budget points of one run, by cost: arrays of equal length."""
+
+    costs: np.ndarray
+    scores: np.ndarray
+    scored: np.ndarray
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> "Points":
+        """From columns flops, score and scored, in any order."""
+        known = rows[["flops", "score", "scored"]].dropna(subset=["flops"]).sort_values("flops", kind="stable")
+        return cls(
+            costs=known["flops"].to_numpy("float64"),
+            scores=known["score"].to_numpy("float64"),
+            scored=known["scored"].to_numpy(bool),
+        )
+
+
+def read_off(flops: float, points: Points) -> tuple[float, str]:
+    """Score of budget points at a cost, linear in log FLOPs between neighbours.
 
     Returns (score, "") or (NaN, why there is none): never an extrapolation.
     """
-    points = points.dropna(subset=["flops"]).sort_values("flops")
-    if points.empty:
+    costs = points.costs
+    if not len(costs):
         return np.nan, "no from-scratch run"
-    costs, scores = points["flops"].to_numpy(), points["score"].to_numpy()
     if np.isnan(flops):
         return np.nan, "cost not known"
     if flops < costs[0] * (1 - 1e-9):
@@ -215,9 +232,9 @@ def read_off(flops: float, points: pd.DataFrame) -> tuple[float, str]:
         return np.nan, "dearer than the last budget point from scratch"
     right = min(int(np.searchsorted(costs, flops)), len(costs) - 1)
     left = max(right - 1, 0)
-    if not points["scored"].to_numpy()[[left, right]].all():
+    if not (points.scored[left] and points.scored[right]):
         return np.nan, "from scratch did not finish next to this cost"
-    return float(np.interp(np.log(flops), np.log(costs), scores)), ""
+    return float(np.interp(np.log(flops), np.log(costs), points.scores)), ""
 
 
 def beside_scratch(rows: pd.DataFrame) -> pd.DataFrame:
@@ -226,8 +243,8 @@ def beside_scratch(rows: pd.DataFrame) -> pd.DataFrame:
     Adds `at_flops` (the reference's score at the row's flops), `difference_flops` and `note` (why there is none).
     """
     on = ["task", "reference", "seed"]
-    reference = dict(tuple(references(rows).groupby(on)))
-    nothing = pd.DataFrame({"flops": [], "score": [], "scored": []})
+    reference = {key: Points.of(own) for key, own in references(rows).groupby(on)}
+    nothing = Points(costs=np.empty(0), scores=np.empty(0), scored=np.empty(0, dtype=bool))
     found = paired(rows)
     found = found[(found["budget"] == full_budget(rows)).fillna(False) | ~found["top"]].copy()
     read = [
@@ -280,7 +297,7 @@ def rivals(rows: pd.DataFrame) -> list[dict[str, Any]]:
         best = by_arm(group)[0]
         runs = group[group["arm"] == best["arm"]].set_index("seed")
         for arm, points in cell[ungrown(cell)].groupby("arm", sort=True):
-            cooled = dict(tuple(points.groupby("seed")))
+            cooled = {seed: Points.of(own) for seed, own in points.groupby("seed")}
             if not runs["scored"].all() or not set(runs.index) <= set(cooled):
                 continue
             ends = points[points["budget"].isin(runs["budget"]) & points["seed"].isin(runs.index)]
@@ -297,6 +314,15 @@ def mean_difference(compared: pd.DataFrame, column: str) -> pd.Series:
     return compared.groupby("arm")[column].mean().where(~lost)
 
 
+def ordered(mine: pd.DataFrame) -> list[str]:
+    """The arms of a plot by what it shows first: those not grown, then the lowest means at the full budget."""
+    last = finals(mine)
+    means = last.groupby("arm").agg(score=("score", "mean"), strategy=("strategy", "first"))
+    means["grown"] = ~means["strategy"].isin(["scratch", "continue"])
+    means = means.reindex(unique([*means.index, *mine["arm"].drop_duplicates()]))
+    return [str(arm) for arm in means.sort_values(["grown", "score"], kind="stable").index]
+
+
 SCORES = ("score", "loss", "bits_per_byte", "excess_loss", "bits_per_weight", "scratch", "difference", "ratio")
 
 
@@ -307,23 +333,32 @@ def by_arm(rows: pd.DataFrame) -> list[dict[str, Any]]:
     any did: half a path has no cost. With `seeds`, `scores` (in the order of seeds), `unscored` and `status`.
     `difference_flops` is missing where any seed has none, with the reason in `note`.
     """
-    records = []
-    for _, group in rows.sort_values("seed", kind="stable").groupby([*CELL, "arm", "budget"], sort=True, dropna=False):
-        record: dict[str, Any] = {}
-        good, bad = group[group["scored"]], group[~group["scored"]]
-        for name in group.columns:
-            values = (group if name in SCORES or good.empty else good)[name].dropna()
-            real = isinstance(group[name].dtype, np.dtype) and group[name].dtype.kind == "f"
-            record[name] = None if values.empty else float(values.mean()) if real else values.iloc[0]
-        record["seeds"] = [int(seed) for seed in group["seed"].dropna()]
-        record["scores"] = [float(score) for score in group["score"]]
-        record["unscored"] = len(bad)
-        if "note" in group:  # half a difference is none
-            record["note"] = next((note for note in group["note"] if note), "")
-            record["difference_flops"] = None if record["note"] else record["difference_flops"]
-        counts = bad["status"].value_counts().sort_index()
-        record["status"] = ", ".join(f"{n} of {len(group)} {status}" for status, n in counts.items()) or "ok"
-        records.append(record)
+    if rows.empty:
+        return []
+    rows = rows.sort_values("seed", kind="stable").reset_index(drop=True)
+    key = rows.groupby([*CELL, "arm", "budget"], sort=True, dropna=False).ngroup()
+    any_scored = rows["scored"].groupby(key).transform("any")
+    own = rows[rows["scored"] | ~any_scored]
+    real = [name for name in rows if isinstance(rows[name].dtype, np.dtype) and rows[name].dtype.kind == "f"]
+    means = own[[name for name in real if name not in SCORES]].groupby(key[own.index]).mean()
+    scores = rows[[name for name in real if name in SCORES]].groupby(key).mean()
+    first = own[[name for name in rows if name not in real]].groupby(key[own.index]).first()
+    table = pd.concat([means, scores, first], axis=1)[list(rows.columns)].astype(object)
+    table = table.where(table.notna(), None)
+    bad = rows[~rows["scored"]]
+    lost = bad.groupby([key[bad.index], bad["status"]]).size()
+    sizes, said = key.value_counts(), dict[int, list[str]]()
+    for number, status, n in lost.reset_index().itertuples(index=False, name=None):
+        said.setdefault(number, []).append(f"{n} of {sizes[number]} {status}")
+    table["seeds"] = rows["seed"].dropna().astype(int).groupby(key).agg(list)
+    table["scores"] = rows["score"].groupby(key).agg(list)
+    table["unscored"] = (~rows["scored"]).groupby(key).sum()
+    table["status"] = [", ".join(said.get(number, [])) or "ok" for number in table.index]
+    if "note" in rows:  # half a difference is none
+        notes = rows.loc[rows["note"] != "", "note"].groupby(key).first()
+        table["note"] = notes.reindex(table.index).fillna("")
+        table.loc[table["note"] != "", "difference_flops"] = None
+    records: list[dict[Any, Any]] = table.to_dict("records")
     return sorted(records, key=lambda r: (r["score"] is None, r["score"] or 0.0, str(r["arm"])))
 
 
@@ -344,6 +379,10 @@ def spent(stages: pd.DataFrame) -> pd.DataFrame:
     sums = ["tokens", "flops", "flops_eval", "wall_s", "flops_unshared"]
     grouped = stages.groupby("kind", sort=False)
     return grouped[sums].sum().assign(stages=grouped.size()).reset_index()
+
+
+LISTED = 60
+"""How many gaps are listed one by one."""
 
 
 def gaps(rows: pd.DataFrame, spec: Mapping[str, Any], planned: int | None = None) -> list[str]:
@@ -373,7 +412,7 @@ def gaps(rows: pd.DataFrame, spec: Mapping[str, Any], planned: int | None = None
     for (task, architecture), group in rows.groupby(CELL, sort=True):
         if baseline(group[group["ranked"]]).empty:
             found.append(f"No from-scratch run of {architecture} on {task}: nothing can be compared with it.")
-    return found
+    return found if len(found) <= LISTED else [*found[:LISTED], f"{len(found) - LISTED:,} more are not listed here."]
 
 
 def _lacking_seeds(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[str]:
@@ -384,7 +423,9 @@ def _lacking_seeds(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[str]:
         present = {int(seed) for seed in of_task["seed"].dropna()}
         if asked - present:
             found.append(f"{task} lacks {_seeds(asked - present)}.")
-        for arm, of_arm in of_task.groupby("arm", sort=True):
+        complete = of_task.groupby(["arm", "budget"])["seed"].nunique() >= len(asked & present)
+        partial = complete.index[~complete].get_level_values("arm").unique()
+        for arm, of_arm in of_task[of_task["arm"].isin(partial)].groupby("arm", sort=True):
             lacking: dict[str, list[str]] = {}
             for budget, group in of_arm.groupby("budget", sort=True):
                 if gone := (asked & present) - {int(seed) for seed in group["seed"].dropna()}:

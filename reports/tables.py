@@ -28,11 +28,12 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """A column's heading."""
+    """A column's heading; of: the ways of stating a loss that show it (own, token, scratch), or seeds."""
 
     text: str
     unit: str = ""
     number: bool = False
+    of: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table with an id, a name for assistive technology, a caption, and a heading per column."""
+    """A table with an id, a name for assistive technology, a caption, and a heading per column.
+
+    task, size: what it is of, where a reader may choose that.
+    """
 
     name: str
     title: str
@@ -54,15 +58,36 @@ class Table:
     rows: Sequence[Row]
     empty: str = "Nothing to list."
     sortable: bool = False
+    task: str = ""
+    size: str = ""
 
 
 Spec = tuple[Head, Callable[[Record], Cell]]
 
 
-def make(records: Iterable[Record], specs: Sequence[Spec], kind: Callable[[Record], str], **fields: Any) -> Table:
-    """A table: a row per record, a cell per column. fields: those of `Table`; kind: a row's CSS class."""
+MOST = 150
+"""The longest table of arms: what a page can hold for every task, and an eye for one."""
+
+
+def make(
+    records: Iterable[Record],
+    specs: Sequence[Spec],
+    kind: Callable[[Record], str],
+    *,
+    caption: str,
+    most: int = MOST,
+    **fields: Any,
+) -> Table:
+    """A table: a row per record, a cell per column, of the first `most`, as the caption then says.
+
+    fields: those of `Table`; kind: a row's CSS class.
+    """
+    records = list(records)
+    if len(records) > most:
+        caption += f" The first {most:,} of {len(records):,} rows are shown; the tables beside this page hold all."
+    records = records[:most]
     rows = [Row(cells=[cell(record) for _, cell in specs], kind=kind(record)) for record in records]
-    return Table(heads=[head for head, _ in specs], rows=rows, **fields)
+    return Table(heads=[head for head, _ in specs], rows=rows, caption=caption, **fields)
 
 
 def _plainly(record: Record) -> str:
@@ -76,8 +101,8 @@ def formatted(form: Callable[[Any], str], value: Any) -> Cell:
     return Cell(text=form(value), value=repr(float(value)) if isinstance(value, float) else value)
 
 
-def _number(text: str, name: str, form: Callable[[Any], str], unit: str = "") -> Spec:
-    return Head(text=text, unit=unit, number=True), lambda record: formatted(form, record[name])
+def _number(text: str, name: str, form: Callable[[Any], str], unit: str = "", of: str = "") -> Spec:
+    return Head(text=text, unit=unit, number=True, of=of), lambda record: formatted(form, record[name])
 
 
 def _text(text: str, name: str) -> Spec:
@@ -133,17 +158,20 @@ def under(shown: Cell, below: str) -> Cell:
 
 def _losses(metric: summary.Metric, records: Sequence[Record]) -> list[Spec]:
     """The loss in a task's own metric, above its limit where that is known, and by seed."""
-    specs = [_number("loss, mean", "score", words.loss, metric.unit)]
+    own = "own" if metric.scale != 1 else "own token"
+    specs = [_number("loss, mean", "score", words.loss, metric.unit, own)]
     if any(record["excess_loss"] is not None for record in records):
-        specs.append(_number("excess over the limit", "excess_loss", words.loss, RESULTS["excess_loss"].unit))
+        specs.append(
+            _number("excess over the limit", "excess_loss", words.loss, RESULTS["excess_loss"].unit, "own token")
+        )
     if any(record["bits_per_weight"] is not None for record in records):
         specs.append(_number("facts known per weight", "bits_per_weight", words.significant, "bits"))
-    return [*specs, (Head(text="loss by seed", unit=metric.unit), _by_seed)]
+    return [*specs, (Head(text="loss by seed", unit=metric.unit, of=f"{own} seeds"), _by_seed)]
 
 
 def _per_token(metric: summary.Metric) -> list[Spec]:
     """The loss once more per token, where that is another number."""
-    return [] if metric.scale == 1 else [_number("loss per token", "loss", words.loss, RESULTS["loss"].unit)]
+    return [] if metric.scale == 1 else [_number("loss per token", "loss", words.loss, RESULTS["loss"].unit, "token")]
 
 
 def _beside(metric: summary.Metric, tests: Tested) -> list[Spec]:
@@ -159,9 +187,10 @@ def _beside(metric: summary.Metric, tests: Tested) -> list[Spec]:
             return under(shown, record["note"])
         return under(shown, words.interval(own["low_flops"], own["high_flops"])) if own else shown
 
+    own = "own" if metric.scale != 1 else "own token"
     return [
-        (Head(text="minus scratch, equal tokens", unit=metric.unit, number=True), tokens),
-        (Head(text="minus scratch, equal FLOPs", unit=metric.unit, number=True), flops),
+        (Head(text="minus scratch, equal tokens", unit=metric.unit, number=True, of=own), tokens),
+        (Head(text="minus scratch, equal FLOPs", unit=metric.unit, number=True, of=own), flops),
     ]
 
 
@@ -181,7 +210,7 @@ def _tests(tests: Tested) -> list[Spec]:
         signs = "" if words.missing(row["p_sign"]) else f"sign flips {words.p(row['p_sign'])}"
         return "; ".join(filter(None, (single, signs)))
 
-    effect = Head(text="against scratch, 95 %", unit="% of the loss", number=True)
+    effect = Head(text="against scratch, 95 %", unit="% of the loss", number=True, of="scratch")
     seen = Head(text="detectable", unit="80 % power; r within seeds", number=True)
     specs = [
         spec(effect, words.change, "effect", lambda row: words.interval(row["low"], row["high"]) or row["why"]),
@@ -260,6 +289,8 @@ def matched(rows: pd.DataFrame, compared: pd.DataFrame, task: str, tests: Tested
         tests,
         name=f"matched-{drawing.slug(task)}",
         title=f"Arms at matched size, {task}",
+        task=task,
+        size="matched",
         caption=f"Arms at matched size on {task}, at the full budget of {words.count(summary.full_budget(rows))} "
         f"tokens, lowest mean loss first. {INITIALS}",
     )
@@ -315,6 +346,8 @@ def midway(rows: pd.DataFrame, task: str) -> list[Table]:
             of_table(there, ties=False),
             name=drawing.slug("midway", rung, budget, task),
             title=f"Arms at rung {rung}, {task}",
+            task=task,
+            size=f"rung {rung}",
             caption=f"Arms on {task} at rung {rung} of the ladder (0 is the smallest), finished at the "
             f"{words.count(budget)} tokens after which they grow on, lowest mean loss first. {INITIALS}",
         )
@@ -344,6 +377,8 @@ def unmatched(rows: pd.DataFrame, task: str) -> Table:
         lambda record: "bad" if record["unscored"] else "",
         name=f"unmatched-{drawing.slug(task)}",
         title=f"Arms at other sizes, {task}",
+        task=task,
+        size="other",
         caption=f"Arms on {task} that end at another size than the largest rung, at the full budget or beyond, lowest "
         f"mean loss first. Cost ratios are to scratch at the largest rung. {INITIALS}",
         sortable=True,
@@ -417,8 +452,12 @@ def failed_stages(stages: pd.DataFrame) -> Table:
 
 def _columns(name: str, title: str, frame: pd.DataFrame, names: Sequence[str], columns: Mapping[str, Column]) -> Table:
     heads = [Head(text=n, unit=columns[n].unit, number=columns[n].dtype in ("Int64", "Float64")) for n in names]
-    rows = [Row(cells=[plain(row[n]) for n in names]) for row in frame[list(names)].to_dict("records")]
-    return Table(name=name, title=title, caption=f"{title}.", heads=heads, rows=rows)
+    specs: list[Spec] = [
+        (head, lambda row, column=column: plain(row[column]))  # type: ignore[misc]
+        for head, column in zip(heads, names, strict=True)
+    ]
+    records = frame[list(names)].to_dict("records")
+    return make(records, specs, _plainly, most=4 * MOST, name=name, title=title, caption=f"{title}.")
 
 
 def plain(value: Any) -> Cell:
@@ -434,11 +473,52 @@ def plain(value: Any) -> Cell:
 
 def drawn(figure: drawing.Figure) -> Table:
     """The data of a figure."""
-    frame = figure.table
-    heads = [Head(text=str(c), number=pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns]
-    rows = [Row(cells=[plain(row[c]) for c in frame.columns]) for row in frame.to_dict("records")]
     title = f"Data of: {figure.title}"
-    return Table(name=f"data-{figure.name}", title=title, caption=f"{title}.", heads=heads, rows=rows)
+    return frame(figure.table, name=f"data-{figure.name}", title=title, caption=f"{title}.", most=2 * MOST)
+
+
+def frame(data: pd.DataFrame, **fields: Any) -> Table:
+    """Any DataFrame, a column each. fields: those of `make`."""
+    heads = [Head(text=str(c), number=pd.api.types.is_numeric_dtype(data[c])) for c in data.columns]
+    specs: list[Spec] = [
+        (head, lambda row, column=column: plain(row[column]))  # type: ignore[misc]
+        for head, column in zip(heads, data.columns, strict=True)
+    ]
+    return make(data.to_dict("records"), specs, _plainly, **fields)
+
+
+def commands(rows: pd.DataFrame) -> Table:
+    """What runs each arm again."""
+    arms = rows.dropna(subset=["arm"]).drop_duplicates("arm")[["study", "arm"]].to_dict("records")
+    specs: list[Spec] = [
+        (Head(text="arm"), lambda record: Cell(text=breaking(str(record["arm"])), value=record["arm"])),
+        (
+            Head(text="command"),
+            lambda record: Cell(text=Markup("<code>{}</code>").format(words.command(record["study"], record["arm"]))),
+        ),
+    ]
+    caption = "What runs each arm again, with all its tasks, seeds and budget points; add --out and a new folder."
+    return make(arms, specs, _plainly, name="commands", title="Commands", caption=caption, most=4 * MOST)
+
+
+def compared(records: Sequence[Record], **fields: Any) -> Table:
+    """Arms of two folders, as `beside.compare` has them."""
+
+    def change(record: Record) -> Cell:
+        return under(formatted(words.change, record["change"]), words.interval(record["low"], record["high"]))
+
+    specs: list[Spec] = [
+        (Head(text="arm"), lambda record: Cell(text=breaking(str(record["arm"])), value=record["arm"])),
+        _text("task", "task"),
+        _number("first, mean loss", "first", words.loss),
+        _number("second, mean loss", "second", words.loss),
+        (Head(text="second against first, 95 %", unit="% of the loss", number=True), change),
+        _number("p", "p", words.p, "unadjusted"),
+        _number("seeds in common", "seeds", words.count),
+        _text("why no test", "note"),
+    ]
+    caption = "Arms that either has at its own full budget, largest difference first. Losses are in the task’s metric."
+    return make(records, specs, _plainly, caption=caption, sortable=True, most=10 * MOST, **fields)
 
 
 def definitions() -> list[Table]:

@@ -142,6 +142,10 @@ def _choices(trials: pd.DataFrame, tuned: list[str], edges: pd.DataFrame) -> Tab
 def _sensitivity(trials: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look]) -> Figure:
     """Loss against learning rate, a plot per architecture; those from scratch alone share one."""
     task, metric = str(trials["task"].iloc[0]), summary.metric(rows)
+    ranked = rows[rows["ranked"] | ~rows["arm"].isin(rows.loc[rows["ranked"], "arm"])]
+    homes = ranked.groupby("architecture", sort=False)
+    drawn = {arm for _, own in homes for arm in drawing.Shown.of(own, own["arm"].drop_duplicates()).named}
+    trials = trials[trials["arm"].isin(drawn) | ~trials["arm"].isin(rows["arm"])]
     grown = set(rows.loc[(rows["growth_steps"] > 0).fillna(False), "architecture"])
     means = trials.assign(score=trials["loss"] * metric.scale)
     groups = means.groupby(["architecture", "arm", "trial", "learning_rate"], sort=False)
@@ -171,7 +175,7 @@ def _sensitivity(trials: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Lo
         caption="Every trial of every arm, mean over the tuning seeds, a plot for each architecture; filled: the one "
         "chosen. At the upper edge: trials whose loss lies above, and with a cross those that did not finish. A curve "
         "that still falls at its end asks for a wider space.",
-        key=[(label, drawing.swatch(one)) for label, one in named.items()],
+        key=[(label, drawing.swatch(one), one.index) for label, one in named.items()],
         beneath=True,
         table=means.drop(columns="panel").rename(columns={"score": f"loss ({metric.unit})", "scored": "finished"}),
     )

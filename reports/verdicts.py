@@ -17,6 +17,7 @@ from growbench.reports import drawing, tables, words
 from growbench.reports.tables import Cell, Head, Record, Spec, Table
 
 VERDICTS = ("supported", "contradicted", "undecided")
+ICONS = {"supported": "✓", "contradicted": "✗", "undecided": "?"}
 OF = {"FLOPs": "of FLOPs", "norm": "of the norm"}
 """What a change is a share of, by the measure of a test; any other is a loss."""
 WIDTH, LINE = 260, 14
@@ -41,6 +42,22 @@ def verdicts(
     found["words"] += _counted(claims)
     found["cards"] = [_card(claim, every[every["claim"] == claim["claim"]]) for claim in claims.to_dict("records")]
     return found | {"compact": None, "tests": None}
+
+
+def chips(claims: pd.DataFrame | None) -> list[dict[str, str]]:
+    """Each claim in a word, with where its card is: none where there is no verdict at all."""
+    if claims is None or claims.empty:
+        return []
+    cards = not claims.reindex(columns=list(CLAIMS))[["p_for", "p_against"]].isna().all(axis=None)
+    return [
+        {
+            "claim": str(claim["claim"]),
+            "verdict": str(claim["verdict"]),
+            "icon": ICONS[claim["verdict"]],
+            "place": _id(claim["claim"]) if cards else "verdicts",
+        }
+        for claim in claims.to_dict("records")
+    ]
 
 
 def counts(claims: pd.DataFrame) -> str:
@@ -155,6 +172,7 @@ def _card(claim: Mapping[Any, Any], tests: pd.DataFrame) -> dict[str, Any]:
         "claim": name,
         "statement": claim["statement"],
         "verdict": claim["verdict"],
+        "icon": ICONS[claim["verdict"]],
         "effect": "" if words.missing(effect) else f"{words.change(effect)} {_of(claim['measure'])}",
         "interval": words.interval(claim["low"], claim["high"]),
         "test": "" if words.missing(claim["test"]) else claim["test"],

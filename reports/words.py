@@ -111,6 +111,30 @@ def interval(low: float | None, high: float | None) -> str:
     return f"{change(low).removesuffix(' %')} to {change(high)}"
 
 
+def estimate(value: float, low: float, high: float, *, signed: bool = False) -> tuple[str, str]:
+    """A value and its interval, to the digits that the interval has: one, or two where the first is a 1.
+
+    An interval without 0 keeps as many more as it takes not to end in a 0.
+
+    >>> estimate(0.01134, 0.0041, 0.0182), estimate(31.2, 24.4, 37.1)
+    (('0.011', '[0.004, 0.018]'), ('31', '[24, 37]'))
+    >>> estimate(0.0092, 0.0004, 0.018), estimate(-0.0021, -0.007, 0.003, signed=True)
+    (('0.0092', '[0.0004, 0.0180]'), ('−0.002', '[−0.007, +0.003]'))
+    """
+    half = abs(high - low) / 2
+    digits = 4 if half == 0 else -math.floor(math.log10(half))
+    digits += half * 10**digits < 2
+    digits = min(max(digits, 0), 6)
+    while low * high > 0 and digits < 6 and round(min(abs(low), abs(high)), digits) == 0:
+        digits += 1
+
+    def shown(number: float) -> str:
+        text = fixed(number, digits)
+        return f"+{text}" if signed and text[0].isdigit() and text.strip("0.") else text
+
+    return shown(value), f"[{shown(low)}, {shown(high)}]"
+
+
 def p(value: float | None) -> str:
     """A p value, which is never 0.
 
@@ -158,8 +182,10 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def listing(items: Sequence[str], last: str = "and") -> str:
-    """a, b and c."""
+def listing(items: Sequence[str], last: str = "and", most: int = 30) -> str:
+    """a, b and c; from the `most`-th on, how many more."""
+    if len(items) > most:
+        return f"{', '.join(items[: most - 1])} and {len(items) - most + 1:,} more"
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
 
 

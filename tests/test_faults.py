@@ -2,18 +2,24 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import toy
 
-from growbench.store import Store
+from growbench.launch import local
+from growbench.store import CHECKPOINT, CURVE, DIAGNOSTICS, EVENTS, RECORD, Store
+from growbench.tables import status, tables
+from growbench.verify import verify
 
 GROWBENCH = Path(sys.executable).with_name("growbench")
 SECONDS = 120
@@ -178,6 +184,128 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
     if room == 30:
         left = [record.kind for record in Store(out).records().values()]
         assert left == ["init"]  # whose checkpoint, without moments, is a third as long
+
+
+@contextmanager
+def disk(folder: Path, kib: int) -> Iterator[Callable[[str], object]]:
+    """A disk of so many KiB mounted there, and what mounts it anew with other options."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a disk of its own takes the right to mount one: run the tests as root for this one")
+    try:
+        yield lambda options: subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_or_cannot_be_written_keeps_what_is_finished(
+    study: Path, toy_run: toy.Run, tmp_path: Path
+) -> None:
+    chosen = ["--seeds", "1", "--only", "transformer/scratch@0"]
+    with disk(tmp_path / "disk", 300) as again:
+        out = tmp_path / "disk" / "out"
+        for options, reason in (("size=300k", "No space left on device"), ("ro", "Read-only file system")):
+            again(options)
+            code, stdout, stderr = finished(study, toy_run, out, *chosen)
+            assert (code, stdout) == (2, "")
+            last = stderr.splitlines()[-1]
+            assert last.startswith(f"growbench: {out} cannot be written: ")
+            assert reason in last
+            left = Store(out).records()
+            assert left
+            assert toy.unchanged(left, toy_run.records)
+        again("rw,size=64m")
+        code, stdout, _ = finished(study, toy_run, out, *chosen)
+        assert code == 0
+        assert f"{len(left)} were there" in stdout
+        assert toy.unchanged(Store(out).records(), toy_run.records)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damage_anywhere_is_named_found_by_verify_and_mended_by_the_next_run(
+    seed: int, study: Path, toy_run: toy.Run, tmp_path: Path
+) -> None:
+    out, chance = shutil.copytree(toy_run.out, tmp_path / "out"), random.Random(seed)
+    hurt = {}
+    for name in (CHECKPOINT, CURVE, DIAGNOSTICS, EVENTS, RECORD):
+        having = [key for key, record in toy_run.records.items() if name in (*record.files, RECORD) and key not in hurt]
+        key = chance.choice(having)
+        hurt[key] = name
+        path = Store(out).folder(key) / name
+        content = bytearray(path.read_bytes())
+        if chance.random() < 0.5:
+            del content[chance.randrange(len(content)) :]
+        else:
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(content)
+    found = str(verify(out, sample=0).wrong)
+    assert all(f"{Store(out).folder(key)} is damaged" in found for key in hurt)
+    assert tables(out)[2]["stage"].isin(hurt).sum() == 0
+    code, stdout, stderr = finished(study, toy_run, out)
+    assert code == 0
+    assert stdout.startswith(f"{len(hurt)} stages done, {len(toy_run.records) - len(hurt)} were there.")
+    assert all(f"{Store(out).folder(key)} is damaged" in stderr for key in hurt)
+    assert complete(toy_run, out)
+    assert verify(out, sample=0).wrong == []
+
+
+def test_a_clock_that_was_set_back_changes_no_number(toy_run: toy.Run, tmp_path: Path) -> None:
+    out = shutil.copytree(toy_run.out, tmp_path / "out")
+    for i, (key, record) in enumerate(toy_run.records.items()):  # what was started last is said to be first
+        changed = replace(record, started=f"{2100 - i:04}-01-01T00:00:00.000+00:00")
+        (Store(out).folder(key) / RECORD).write_text(changed.to_json())
+    results, curves, stages = tables(out)
+    wanted = tables(toy_run.out)
+    pd.testing.assert_frame_equal(results, wanted[0])
+    pd.testing.assert_frame_equal(curves, wanted[1])
+    own = ["stage", "kind", "status", "task", "seed", "arms", "tokens", "flops"]
+    pd.testing.assert_frame_equal(
+        stages[own].sort_values("stage", ignore_index=True), wanted[2][own].sort_values("stage", ignore_index=True)
+    )
+    assert status(out) | {"out": ""} == status(toy_run.out) | {"out": ""}
+    summary = local.run(toy_run.plan, out, workers=1, progress=lambda event: None)
+    assert (summary.finished, summary.cached) == (0, len(toy_run.records))
+
+
+GREEDY = """
+from dataclasses import dataclass
+import resource, sys
+from growbench.maps import zero_pad
+from growbench.strategy import Strategy
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Strategy):
+    how: str = ""
+
+    def widen(self, axis, old, new, rng):
+        return zero_pad(old, new)
+
+    def grow(self, state, shape, probe, rng):
+        if self.how == "exit":
+            sys.exit("enough")
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, used + 2**26))
+        kept = []
+        while True:
+            kept.append(bytearray(2**22))
+"""
+
+
+def test_a_plugin_that_leaks_memory_or_exits_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    greedy = toy.plugin(tmp_path, "greedy", GREEDY)
+    arms = [{"name": "greedy", "how": how, "arm": how} for how in ("exit", "leak")]
+    plan = toy.plan(tmp_path, plugins=[greedy], strategies=["scratch", *arms])
+    summary = local.run(plan, tmp_path / "out", workers=1, progress=lambda event: None)
+    records = Store(tmp_path / "out").records().values()
+    reasons = {record.label.split(" > ")[1].split()[0]: record.reason for record in records if record.kind == "grow"}
+    assert reasons["exit"].startswith("SystemExit: enough (greedy.py, line ")
+    assert reasons["leak"].startswith("MemoryError")
+    assert summary.failed == 2
+    assert summary.finished + summary.failed + summary.blocked == len(plan.stages)
+    assert all(record.status == "ok" for record in records if record.kind != "grow")
 
 
 @pytest.mark.slow

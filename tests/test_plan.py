@@ -154,6 +154,24 @@ def test_owning_a_ladder_is_the_grown_path_once_or_all_scratch_runs(tmp_path: Pa
     assert set(arms["transformer/scratch@0"][total].ladder) == set(arms["transformer/scratch@0"][total].path)
 
 
+def test_arms_that_are_restricted_to_tasks_run_on_those_alone(tmp_path: Path) -> None:
+    text = f"text:{toy.text(tmp_path)}"
+    grammar = {"name": "grammar", "tokens": 20_000}
+    strategies = [
+        "scratch",
+        {"name": "zero_pad", "tasks": [text]},
+        {"name": "net2net", "tasks": ["grammar(tokens=20000)"]},
+    ]
+    planned = toy.plan(tmp_path, strategies=strategies, tasks=[text, grammar])
+    arms = {(arm.about["task"], arm.about["strategy"]) for arm in planned.arms}
+    assert arms == {
+        (text, "scratch"),
+        (text, "zero_pad"),
+        ("grammar(tokens=20000)", "scratch"),
+        ("grammar(tokens=20000)", "net2net"),
+    }
+
+
 def test_a_decayed_source_is_the_end_of_its_own_cooldown(tmp_path: Path) -> None:
     plan = toy.plan(tmp_path, strategies=["scratch", "zero_pad"], budget={"source": "decayed"})
     path = path_of(plan, "transformer/zero_pad")

@@ -2,9 +2,11 @@
 
 import fnmatch
 import itertools
+import json
 import math
 import re
 import shlex
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -111,23 +113,25 @@ def render(
 
 def test_scratch_is_read_off_linearly_in_log_flops() -> None:
     points = pd.DataFrame({"flops": [4e12, 1e12], "score": [2.0, 3.0], "scored": [True, True]})
-    assert summary.read_off(2e12, points)[0] == pytest.approx(2.5, abs=1e-12)  # log 2 is half of log 4
-    assert summary.read_off(1e12, points) == (3.0, "")
-    assert summary.read_off(4e12, points) == (2.0, "")
+    assert summary.read_off(2e12, summary.Points.of(points))[0] == pytest.approx(
+        2.5, abs=1e-12
+    )  # log 2 is half of log 4
+    assert summary.read_off(1e12, summary.Points.of(points)) == (3.0, "")
+    assert summary.read_off(4e12, summary.Points.of(points)) == (2.0, "")
 
 
 @pytest.mark.parametrize(("flops", "why"), [(0.9e12, "cheaper"), (4.1e12, "dearer"), (math.nan, "not known")])
 def test_nothing_is_read_off_outside_the_range(flops: float, why: str) -> None:
     points = pd.DataFrame({"flops": [1e12, 4e12], "score": [3.0, 2.0], "scored": [True, True]})
-    loss, note = summary.read_off(flops, points)
+    loss, note = summary.read_off(flops, summary.Points.of(points))
     assert math.isnan(loss)
     assert why in note
 
 
 def test_nothing_is_read_off_beside_a_run_that_did_not_finish() -> None:
     points = pd.DataFrame({"flops": [1e12, 4e12, 9e12], "score": [5.5, 2.0, 1.9], "scored": [False, True, True]})
-    assert math.isnan(summary.read_off(2e12, points)[0])
-    assert not math.isnan(summary.read_off(5e12, points)[0])
+    assert math.isnan(summary.read_off(2e12, summary.Points.of(points))[0])
+    assert not math.isnan(summary.read_off(5e12, summary.Points.of(points))[0])
 
 
 def test_against_scratch_pairs_by_seed_and_holds_the_scratch_curve() -> None:
@@ -328,6 +332,24 @@ def test_ids_are_unique_and_references_resolve() -> None:
             assert name in ids
 
 
+def _structure(found: Page) -> dict[str, object]:
+    """What a reader finds where: sections, headings, figures with their titles, tables with headings and rows."""
+    named = [(i, attrs) for i, attrs in found.all("table")]
+    heads = {attrs["id"]: [head for row in found.table(attrs["id"])[:1] for head in row] for _, attrs in named}
+    return {
+        "sections": [attrs["id"] for _, attrs in found.all("section")],
+        "headings": [found.text(i) for level in ("h1", "h2", "h3") for i, _ in found.all(level)],
+        "figures": [attrs["id"] for _, attrs in found.all("figure")],
+        "tables": {name: {"heads": own, "rows": len(found.table(name))} for name, own in heads.items()},
+    }
+
+
+def test_the_structure_of_the_page_is_that_of_the_golden_one() -> None:
+    """A change of it is meant, or a defect. To take it over: python tests/test_report.py > tests/report.json."""
+    golden = json.loads((Path(__file__).parent / "report.json").read_text(encoding="utf-8"))
+    assert _structure(parsed()) == golden
+
+
 def test_nothing_is_loaded() -> None:
     for tag, attrs in parsed().elements:
         assert "src" not in attrs, tag
@@ -339,17 +361,19 @@ def test_nothing_is_loaded() -> None:
 def test_every_figure_can_be_read_without_seeing_it() -> None:
     tags = [tag for tag, _ in parsed().elements]
     pictures = [(i, attrs) for i, attrs in parsed().all("svg") if "aria-hidden" not in attrs]
-    assert len(pictures) == 12  # two architectures: three cost views, compute saved in one, tokens, differences
+    # The first figure, what paths cost, recovery; and of two architectures three cost views, compute saved in one,
+    # tokens, differences.
+    assert len(pictures) == 15
     for i, attrs in pictures:
         inside = [k for k in range(i, len(tags)) if i in parsed().parents[k]]
         assert attrs["role"] == "img"
         assert next(parsed().text(k) for k in inside if tags[k] == "title")
         assert len(next(parsed().text(k) for k in inside if tags[k] == "desc")) > 40
         assert [k for k in inside if tags[k] == "text"]  # text is text, in the reader's fonts
-    assert tags.count("figcaption") == tags.count("figure") == 12
+    assert tags.count("figcaption") == tags.count("figure") == 15
     keys = [parsed().text(i) for i, attrs in parsed().all("ul") if attrs.get("class") == "key"]
-    assert len(keys) == 10  # below each plot of lines
-    assert sum("scratch" in key for key in keys) == 8  # nothing is saved against itself
+    assert len(keys) == 11  # below each plot of lines
+    assert sum("scratch" in key for key in keys) == 9  # nothing is saved against itself
     assert "orthogonal" in keys[0]
 
 
@@ -471,7 +495,7 @@ def _mean(arm: str, budget: int) -> str:
 
 
 def test_words_state_the_numbers_and_decide_nothing() -> None:
-    text = parsed().text(next(i for i, attrs in parsed().all("section") if attrs["id"] == "answer"))
+    text = " ".join(_section(parsed(), name) for name in ("first", "answer"))
     results = report_data.tables()[0]
     scratch = results[(results["arm"] == "transformer/scratch") & (results["budget"] == 480_000)]["bits_per_byte"]
     assert f"transformer/scratch has the lowest mean at the full budget: {scratch.mean():.4f} bits per byte" in text
@@ -835,7 +859,7 @@ def _section(found: Page, name: str) -> str:
 
 def test_the_first_section_says_of_each_claim_its_verdict_effect_and_p() -> None:
     found = judged()
-    assert next(attrs["id"] for _, attrs in found.all("section")) == "verdicts"
+    assert [attrs["id"] for _, attrs in found.all("section")][:2] == ["first", "verdicts"]
     cards = {attrs["id"]: found.text(i) for i, attrs in found.all("article")}
     assert list(cards) == ["claim-cost", "claim-destination", "claim-scale", "claim-capacity"]
     percent = f"{100 * math.expm1(-0.105):.2f}".replace("-", "−")
@@ -1111,7 +1135,8 @@ def test_in_a_browser(tmp_path: Path, script: bool) -> None:
         assert tab.locator("svg.figure").first.is_visible()
         if script:
             assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-            tab.get_by_role("radio", name="ladder").first.check(force=True)
+            tab.locator("#controls > details > summary").click()
+            tab.get_by_role("radio", name="ladder").check(force=True)
             assert tab.locator("#figure-cost-ladder-pycode-transformer").is_visible()
             assert not tab.locator("#figure-cost-total-pycode-transformer").is_visible()
             first = tab.locator("#matched-pycode tbody tr").first
@@ -1125,10 +1150,14 @@ def test_in_a_browser(tmp_path: Path, script: bool) -> None:
         assert tab.locator(".key:visible").count() >= 4
         for width, columns in ((700, 1), (1000, 1), (1300, 1), (1600, 2)):
             tab.set_viewport_size({"width": width, "height": 900})
-            assert tab.locator(".key:visible").count() == 0
+            assert tab.locator(".key:not(.beneath):visible").count() == 0
             shown = [box for box in tab.locator(".picture").all() if box.is_visible()]
             assert all(box.evaluate("box => box.scrollWidth <= box.clientWidth") for box in shown)
             assert len({box.bounding_box()["x"] for box in shown}) == columns  # type: ignore[index]
         browser.close()
     assert requests == [path.as_uri()]
     assert problems == []
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_structure(parsed()), indent=1, ensure_ascii=False) + "\n")

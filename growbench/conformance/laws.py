@@ -16,6 +16,7 @@ from growbench.checkpoint import Checkpoint
 from growbench.conformance import Exempt, Failed
 from growbench.conformance.trials import CASES, Case, Trial, alike, attempt, gradients, practice, source
 from growbench.diagnostics import alive_share
+from growbench.progress import Progress
 from growbench.state import State
 from growbench.strategy import Strategy
 
@@ -347,5 +348,5 @@ def _trained(begin: Checkpoint) -> State:
     start = begin.state.tokens
     bench = practice(begin.state.weights["embed"].dtype)
     bench = replace(bench, identity={**bench.identity, "until": start + STEPS * bench.step})
-    out = train.train("train", bench, begin, lambda tokens: None)
+    out = train.train("train", bench, Progress(checkpoint=begin), lambda tokens: None)
     return out.checkpoint.state if out.checkpoint else begin.state

@@ -20,10 +20,23 @@ from growbench.stats.contrasts import (
     sign_flip,
     superiority,
 )
-from growbench.stats.pairing import EQUAL, SIZE, Side, combine, full_budget, pairs, refuse_unequal
+from growbench.stats.pairing import (
+    EQUAL,
+    KEY,
+    SIZE,
+    Side,
+    combine,
+    couples,
+    full_budget,
+    pairs,
+    refusal,
+    refuse_unequal,
+    unequal,
+)
 
 __all__ = [
     "EQUAL",
+    "KEY",
     "MARGIN",
     "SEEDS",
     "SIZE",
@@ -33,6 +46,7 @@ __all__ = [
     "combine",
     "compute_saved",
     "contrast",
+    "couples",
     "crossing",
     "equivalence",
     "friedman",
@@ -46,9 +60,11 @@ __all__ = [
     "performance_profile",
     "power_law",
     "predict",
+    "refusal",
     "refuse_unequal",
     "saved_by_seed",
     "sign_flip",
     "superiority",
     "tie_groups",
+    "unequal",
 ]

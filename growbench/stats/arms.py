@@ -13,8 +13,8 @@ import pandas as pd
 from scipy import stats
 
 from growbench.results import UNSCORED
-from growbench.stats.contrasts import paired
-from growbench.stats.pairing import EQUAL, at_budget, losses
+from growbench.stats.contrasts import contrast
+from growbench.stats.pairing import EQUAL, KEY, at_budget, couples, losses, refusal, unequal
 
 PROFILE_SEEDS = 10
 """Below so many seeds a performance profile's bootstrap interval is flagged: it is too narrow."""
@@ -46,9 +46,12 @@ def pairwise(
 ) -> pd.DataFrame:
     """`paired` of every two arms, with p_test (the t test's, or the sign-flip test's where a run did not finish) and
     p_holm, adjusted over the pairs of a task."""
-    sides = [at_budget(results, arm, budget) for arm in arms]
-    found = [paired(results, a, b, metric=metric, equal=equal, alpha=alpha) for a, b in combinations(sides, 2)]
-    rows = pd.concat(found, ignore_index=True)
+    sides = pd.concat([at_budget(results, arm, budget) for arm in arms]).drop(columns="reference", errors="ignore")
+    named = pd.DataFrame(combinations(arms, 2), columns=["arm", "reference"])
+    mine, theirs = named.merge(sides, on="arm"), sides.assign(reference=sides["arm"])
+    if len(refused := unequal(mine, theirs, equal=equal, on=(*KEY, "reference"))):
+        raise ValueError(refusal(refused["said"].tolist(), equal))
+    rows = contrast(couples(sides, named, metric=metric), by=("task", "arm", "reference"), alpha=alpha)
     rows["p_test"] = rows["p"].where(rows["unscored"] == 0, rows["p_sign"])
     rows["p_holm"] = rows.groupby("task", group_keys=False)["p_test"].transform(holm)
     return rows

@@ -7,7 +7,7 @@ percentile interval of a handful of seeds covers far less than it says.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -49,8 +49,8 @@ def paired(
     return tested
 
 
-def contrast(differences: pd.DataFrame, *, alpha: float = 0.05) -> pd.DataFrame:
-    """Statistics of per-seed differences (columns task, seed, difference), a row per task in the order of the tasks.
+def contrast(differences: pd.DataFrame, *, by: Sequence[str] = ("task",), alpha: float = 0.05) -> pd.DataFrame:
+    """Statistics of per-seed differences (columns `by`, seed, difference), a row per group in their order.
 
     Optional columns, as made by `pairs` and `saved_by_seed`: unscored (runs that did not finish), missing (who lacks
     the seed), bound (the difference is but a bound), arm_loss and reference_loss (for their correlation).
@@ -61,66 +61,86 @@ def contrast(differences: pd.DataFrame, *, alpha: float = 0.05) -> pd.DataFrame:
     why: why there is no t test; why_sign: why there is no sign-flip test; both "" where there is one. unscored, missing
     and bound sum up the column of that name; where bound is not "", effect is that bound.
     """
-    rows = []
-    for task, group in differences.groupby("task", sort=False):
-        known = _described(group)
-        rows.append({"task": task} | known | _tested(group, known, alpha))
-    columns = ["task", "n", "unscored", "missing", "bound", "effect", "sd", "se", "df", "low", "high", "p", "p_sign"]
-    return pd.DataFrame(rows, columns=[*columns, "correlation", "detectable", "why", "why_sign"])
+    columns = ["n", "unscored", "missing", "bound", "effect", "sd", "se", "df", "low", "high", "p", "p_sign"]
+    columns = [*by, *columns, "correlation", "detectable", "why", "why_sign"]
+    if differences.empty:
+        return pd.DataFrame(columns=columns)
+    rows = differences.reset_index(drop=True)
+    groups = rows.groupby(list(by), sort=False, dropna=False)
+    found, numbers = groups.size().index.to_frame(index=False), groups.ngroup().to_numpy()
+    there = rows["difference"].notna().to_numpy()
+    found = _tested(_described(rows, numbers, found), rows, numbers, alpha)
+    plain = found["why"] == ""
+    t = found[plain]
+    t = t.assign(se=t["sd"] / np.sqrt(t["n"]), df=t["n"] - 1.0)  # of `found` it would bring back rows to an empty one
+    t[["p", "low", "high"]] = superiority(t, alpha=alpha)[["p", "low", "high"]]
+    t["detectable"] = t["se"] * t["df"].map(lambda df: _noncentrality(df, alpha, 0.8)).astype("float64")
+    found[[*_T_TEST]] = t[[*_T_TEST]].reindex(found.index)
+    known = rows.loc[there, "difference"].to_numpy("float64")
+    signs = np.split(known[np.argsort(numbers[there], kind="stable")], np.cumsum(found["n"])[:-1])
+    found["p_sign"] = [np.nan if why else sign_flip(own) for why, own in zip(found["why_sign"], signs, strict=True)]
+    return found[columns]
 
 
-def _described(group: pd.DataFrame) -> dict[str, Any]:
-    """What holds of the differences, tested or not."""
-    there = group[group["difference"].notna()]
-    bounds = set(group["bound"]) - {""} if "bound" in group else set()
-    bound = "" if not bounds else bounds.pop() if len(bounds) == 1 else "unknown"
-    both = there[there["unscored"] == 0] if "unscored" in there else there
-    correlation = np.nan
-    if {"arm_loss", "reference_loss"} <= set(group) and len(both) > 2:
-        left, right = both["arm_loss"].to_numpy(), both["reference_loss"].to_numpy()
-        if np.ptp(left) > 0 and np.ptp(right) > 0:
-            correlation = float(stats.pearsonr(left, right).statistic)
-    return {
-        "n": len(there),
-        "unscored": int(there["unscored"].sum()) if "unscored" in there else 0,
-        "missing": _missing(group),
-        "bound": bound,
-        "effect": np.nan if bound == "unknown" else there["difference"].mean(),
-        "sd": there["difference"].std(),
-        "correlation": correlation,
-    }
+def _described(rows: pd.DataFrame, numbers: np.ndarray, found: pd.DataFrame) -> pd.DataFrame:
+    """What holds of the differences of each group, tested or not."""
+    there = rows["difference"].notna()
+    values = rows["difference"].astype("float64").groupby(numbers)
+    found = found.assign(n=values.count(), effect=values.mean(), sd=values.std(), unscored=0, missing="", bound="")
+    if "unscored" in rows:
+        found["unscored"] = rows["unscored"].where(there, 0).groupby(numbers).sum().astype(int)
+    for k in np.unique(numbers[~there]):
+        found.loc[k, "missing"] = _missing(rows[numbers == k])
+    bounded = (rows["bound"] != "").to_numpy() if "bound" in rows else np.zeros(len(rows), dtype=bool)
+    for k in np.unique(numbers[bounded]):
+        bounds = set(rows.loc[(numbers == k) & bounded, "bound"])
+        found.loc[k, "bound"] = bounds.pop() if len(bounds) == 1 else "unknown"
+    found.loc[found["bound"] == "unknown", "effect"] = np.nan
+    return found.assign(correlation=_correlation(rows, numbers, there).reindex(found.index))
+
+
+def _correlation(rows: pd.DataFrame, numbers: np.ndarray, there: pd.Series) -> pd.Series:
+    """Pearson's, of the losses of both sides over the seeds where both finished; NaN below three of them."""
+    if not {"arm_loss", "reference_loss"} <= set(rows):
+        return pd.Series(dtype="float64")
+    both = there & (rows["unscored"] == 0) if "unscored" in rows else there
+    sides, where = rows.loc[both, ["arm_loss", "reference_loss"]].astype("float64"), numbers[both]
+    apart = sides - sides.groupby(where).transform("mean")
+    left, right = apart["arm_loss"], apart["reference_loss"]
+    products = pd.DataFrame({"both": left * right, "left": left**2, "right": right**2}).groupby(where).sum()
+    spread = (sides.groupby(where).max() - sides.groupby(where).min()).min(axis=1)
+    known = (sides.groupby(where).size() > 2) & (spread > 0)
+    return (products["both"] / np.sqrt(products["left"] * products["right"])).where(known)
 
 
 def _missing(group: pd.DataFrame) -> str:
     gone = group[group["difference"].isna()]
-    if gone.empty:
-        return ""
     who = gone["missing"] if "missing" in gone else pd.Series("", index=gone.index)
     lacking = gone.groupby(who.replace("", "the difference"), sort=True)["seed"]
     return "; ".join(f"{name} lacks seed {', '.join(str(s) for s in sorted(seeds))}" for name, seeds in lacking)
 
 
-def _tested(group: pd.DataFrame, known: Mapping[str, Any], alpha: float) -> dict[str, Any]:
-    """The two tests of one task, or why there is none."""
-    n, none = known["n"], _T_TEST | {"p_sign": np.nan}
-    if n < SEEDS:
-        why = f"screening: {n} {'seed' if n == 1 else 'seeds'}, and a test needs {SEEDS}"
-        return none | {"why": why, "why_sign": why}
-    if known["bound"]:
-        seeds = ", ".join(str(seed) for seed in group.loc[group["bound"] != "", "seed"])
-        why = f"only a bound is known at seed {seeds}"
-        return none | {"why": why, "why_sign": why}
-    differences, least = group["difference"].dropna().to_numpy(), 2.0 / 2**n
-    why_sign = "" if least < alpha else f"the smallest p that {n} seeds allow is {least:.4g}"
-    if n > _ENUMERATED:
-        why_sign = f"sign patterns are enumerated up to {_ENUMERATED} seeds"
-    found = none | {"why_sign": why_sign, "p_sign": np.nan if why_sign else sign_flip(differences)}
-    if known["unscored"]:
-        runs = "1 run" if known["unscored"] == 1 else f"{known['unscored']} runs"
-        return found | {"why": f"{runs} did not finish: only the sign-flip test holds"}
-    if known["sd"] <= _FLAT:
-        return found | {"why": "the seeds do not differ: there is no spread to test against"}
-    return found | _t_test(known["effect"], known["sd"] / math.sqrt(n), n - 1, alpha) | {"why": ""}
+def _tested(found: pd.DataFrame, rows: pd.DataFrame, numbers: np.ndarray, alpha: float) -> pd.DataFrame:
+    """Adds why and why_sign: the reasons for which the groups have no t test and no sign-flip test."""
+    said = []
+    for k, (n, unscored, bound, sd) in enumerate(found[["n", "unscored", "bound", "sd"]].itertuples(index=False)):
+        least = 2.0 / 2**n
+        signs = "" if least < alpha else f"the smallest p that {n} seeds allow is {least:.4g}"
+        if n > _ENUMERATED:
+            signs = f"sign patterns are enumerated up to {_ENUMERATED} seeds"
+        why = ""
+        if n < SEEDS:
+            why = signs = f"screening: {n} {'seed' if n == 1 else 'seeds'}, and a test needs {SEEDS}"
+        elif bound:
+            at = rows.loc[(numbers == k) & (rows["bound"] != ""), "seed"]
+            why = signs = f"only a bound is known at seed {', '.join(str(seed) for seed in at)}"
+        elif unscored:
+            runs = "1 run" if unscored == 1 else f"{unscored} runs"
+            why = f"{runs} did not finish: only the sign-flip test holds"
+        elif sd <= _FLAT:
+            why = "the seeds do not differ: there is no spread to test against"
+        said.append((why, signs))
+    return found.assign(why=[why for why, _ in said], why_sign=[signs for _, signs in said])
 
 
 def _t_test(effect: float, se: float, df: float, alpha: float) -> dict[str, float]:

@@ -92,25 +92,66 @@ def combine(*terms: tuple[float, pd.DataFrame]) -> pd.DataFrame:
     return found.reset_index()
 
 
+def couples(rows: pd.DataFrame, named: pd.DataFrame, *, metric: str = "loss") -> pd.DataFrame:
+    """`pairs` of many couples of arms in one pass: named has columns arm and reference, rows one row per arm and seed.
+
+    Columns as of `pairs`. Nothing is refused here: ask `unequal` of the same rows first.
+    """
+    sides = _side(rows, metric).assign(arm=rows["arm"].astype(object))
+    sides = sides.drop(columns="data_fingerprint")
+    named = named[["arm", "reference"]].astype(object).drop_duplicates()
+    left, right = (
+        named.merge(sides.rename(columns={"arm": side, "loss": f"{side}_loss"}), on=side)
+        for side in ("arm", "reference")
+    )
+    found = left.merge(right, on=["arm", "reference", *KEY], how="outer", suffixes=("", "_r"))
+    found["difference"] = np.log(found["arm_loss"]) - np.log(found["reference_loss"])
+    lost = found[["unscored", "unscored_r"]].astype("boolean").fillna(False).astype(int)
+    gone = np.select([found["arm_loss"].isna(), found["reference_loss"].isna()], [found["arm"], found["reference"]], "")
+    found = found.assign(unscored=lost.sum(axis=1), missing=gone).sort_values(["arm", "reference", *KEY])
+    columns = [*KEY, "arm", "reference", "arm_loss", "reference_loss", "difference", "unscored", "missing"]
+    return found[columns].reset_index(drop=True)
+
+
 def refuse_unequal(left: pd.DataFrame, right: pd.DataFrame, *, equal: Collection[str] = EQUAL) -> None:
     """Raise ValueError that names the rows of one task and seed that differ in one of the columns `equal`.
 
     Sizes may be 1 % apart. What a row does not state is not compared, nor are the tokens of a run that did not finish.
     """
-    columns = [*KEY, "arm", "status", *equal]
-    both = left[columns].merge(right[columns], on=KEY, suffixes=("_l", "_r"))
+    if len(found := unequal(left, right, equal=equal)):
+        raise ValueError(refusal(found["said"].tolist(), equal))
+
+
+def refusal(said: Sequence[str], equal: Collection[str] = EQUAL) -> str:
+    """The sentence of `refuse_unequal` for rows of `unequal`."""
+    return f"these rows cannot be compared: {_listing(said)}; compare rows that agree in {list(equal)}"
+
+
+def unequal(
+    left: pd.DataFrame, right: pd.DataFrame, *, equal: Collection[str] = EQUAL, on: Sequence[str] = KEY
+) -> pd.DataFrame:
+    """The rows that `refuse_unequal` refuses: columns task, seed, arm (of the left) and said, by column of `equal`.
+
+    on: what joins the two sides, task and seed among it.
+    """
+    columns = [*dict.fromkeys([*on, "arm", "status", *equal])]
+    both = left[columns].merge(right[columns], on=list(on), suffixes=("_l", "_r"))
     finished = ~(both["status_l"].isin(UNSCORED) | both["status_r"].isin(UNSCORED))
-    found: list[str] = []
+    found: list[dict[str, object]] = []
     for column in equal:
+        if column in on:
+            continue
         mine, other = both[f"{column}_l"], both[f"{column}_r"]
         apart = (mine - other).abs() > SIZE * other if column == "params_non_embedding" else mine != other
-        unequal = (apart & mine.notna() & other.notna()).fillna(False).astype(bool)
-        unequal &= finished | (column != "tokens")
-        for row in both[unequal].to_dict("records") if unequal.any() else ():
+        differ = (apart & mine.notna() & other.notna()).fillna(False).astype(bool)
+        differ &= finished | (column != "tokens")
+        for row in both[differ].to_dict("records") if differ.any() else ():
             a, b = row[f"{column}_l"], row[f"{column}_r"]
-            found.append(f"{row['arm_l']} has {column} {a}, {row['arm_r']} has {b} ({row['task']}, seed {row['seed']})")
-    if found:
-        raise ValueError(f"these rows cannot be compared: {_listing(found)}; compare rows that agree in {list(equal)}")
+            where = f"{row['task']}, seed {row['seed']}"
+            arm, other_arm = (row.get(f"arm_{side}", row.get("arm")) for side in "lr")
+            said = f"{arm} has {column} {a}, {other_arm} has {b} ({where})"
+            found.append({"task": row["task"], "seed": row["seed"], "arm": arm, "said": said})
+    return pd.DataFrame(found, columns=["task", "seed", "arm", "said"])
 
 
 def at_budget(results: pd.DataFrame, side: Side, budget: int | None = None) -> pd.DataFrame:

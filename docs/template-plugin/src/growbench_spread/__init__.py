@@ -1,0 +1,1 @@
+"""Growth strategies for growbench."""

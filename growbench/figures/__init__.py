@@ -1,0 +1,1 @@
+"""The built-in figures that are plugins, one class per file."""
