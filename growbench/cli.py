@@ -633,11 +633,18 @@ def _request(
     options: dict[str, Any] = {}
     for spec in layers:
         options |= spec.parameters if spec.name == name else {}
-    options |= given.get(name, {}) | ({} if workers is None else {"workers": workers})
+    options |= {**given.get(name, {})} | ({} if workers is None else {"workers": workers})
     if wait and "wait" in plugins.find("launcher", name, plugin or ()).fields:
         options["wait"] = True
-    own = {"study": study, "plugin_paths": tuple(plugin or ()), "only": only, "cache": _cache(), "command": _command()}
-    return Request(**own, launcher=name, options=options)
+    return Request(
+        study=study,
+        plugin_paths=tuple(plugin or ()),
+        only=only,
+        cache=_cache(),
+        command=_command(),
+        launcher=name,
+        options=options,
+    )
 
 
 def _configured() -> "Launch | None":

@@ -396,8 +396,13 @@ def draw(
     rows: pd.DataFrame, curves: pd.DataFrame, *, task: str, architecture: str, look: dict[str, Look]
 ) -> list[Figure]:
     """Every figure of one task and architecture: the three cost views, tokens, differences."""
-    where = {"task": task, "architecture": architecture}
     curves = curves[(curves["task"] == task).fillna(False)]
     with mpl.rc_context(drawing.style()):
-        views = [loss_vs_compute(rows, curves, look, view=view, **where) for view in summary.VIEWS]
-        return [*views, loss_vs_tokens(rows, curves, look, **where), differences(rows, look, **where)]
+        return [
+            *(
+                loss_vs_compute(rows, curves, look, view=view, task=task, architecture=architecture)
+                for view in summary.VIEWS
+            ),
+            loss_vs_tokens(rows, curves, look, task=task, architecture=architecture),
+            differences(rows, look, task=task, architecture=architecture),
+        ]

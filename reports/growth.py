@@ -297,8 +297,8 @@ def _ranks(seen: pd.DataFrame, rows: pd.DataFrame, look: Mapping[str, Look], tas
     """Effective rank by depth: the source before growth, grown arms and scratch at the end."""
     ranked = rows[rows["ranked"]].drop_duplicates("arm").set_index("arm")
     scratch = set(summary.baseline(rows[rows["ranked"]])["arm"])
-    grown = ranked.index[(ranked["growth_steps"] > 0).fillna(False).astype(bool)]
-    grown = set(_named(rows[rows["arm"].isin(grown) & rows["ranked"]]))
+    growing = ranked.index[(ranked["growth_steps"] > 0).fillna(False).astype(bool)]
+    grown = set(_named(rows[rows["arm"].isin(growing) & rows["ranked"]]))
     mine = seen[(seen["quantity"] == "effective_rank") & seen["axis"].isin(RANKED) & (seen["part"] == "all")]
     mine = mine[mine["place"].isin(["source", "end"]) & mine["arm"].isin(grown | scratch)]
     mine = mine.assign(architecture=mine["arm"].map(ranked["architecture"]), who=mine["arm"])

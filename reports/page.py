@@ -69,7 +69,7 @@ def render(
     compared = compared[compared["ranked"]]
     saving = {task: saved.curves(rows, task) for task in dict(cells)}
     tests_of = {str(task): contrasts.of_table(own) for task, own in compared.groupby("task", sort=False)}
-    matched = [
+    matched: list[dict[str, Any]] = [
         {"table": tables.matched(rows, compared, task, own), "notes": own.notes, "tested": bool(own.arms)}
         for task, own in tests_of.items()
     ]

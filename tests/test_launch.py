@@ -178,8 +178,8 @@ def test_failed_stages_run_again_only_where_that_is_asked_for(tmp_path: Path) ->
 def test_a_job_told_to_stop_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submitit = pytest.importorskip("submitit")
     monkeypatch.setenv("PYTHONPATH", str(Path(launch.__file__).parents[2]))
-    study = {"strategies": ["scratch"], "budget": {"tokens": 800 * toy.STEP}, "train": {"eval_every": 64_000}}
-    planned = toy.plan(tmp_path, **study)
+    budget, train = {"tokens": 800 * toy.STEP}, {"eval_every": 64_000}
+    planned = toy.plan(tmp_path, strategies=["scratch"], budget=budget, train=train)
     expected = toy.work(planned, tmp_path / "expected")
     out = (tmp_path / "out").absolute()
     site = Site(root=out, out=out, plugin_paths=(), cache=tmp_path)

@@ -18,7 +18,7 @@ import toy
 from filelock import FileLock
 from pyarrow import parquet
 
-from growbench import folders
+from growbench import folders, reading
 from growbench.merge import join_plans, join_runs, merge
 from growbench.results import DIAGNOSTICS
 from growbench.store import CURVE, EVENTS, RECORD, Record, Store, digest
@@ -261,9 +261,9 @@ train: {context: 16, batch: 4, learning_rate: 0.01, eval_every: 64, eval_tokens:
 
 def test_seeds_are_those_of_all_plans_where_they_are_a_range() -> None:
     def seeds(*ranges: tuple[int, int]) -> tuple[int, int]:
-        more = {"arms": [], "stages": {}, "skipped": {}, "strategies": [], "tasks": []}
+        more: dict[str, Any] = {"arms": [], "stages": {}, "skipped": {}, "strategies": [], "tasks": []}
         texts = [STUDY.replace("seeds: 1", f"seeds: {count}\nfirst_seed: {first}") for first, count in ranges]
-        study = folders.reading.study(join_plans([more | {"study": text} for text in texts])["study"])
+        study = reading.study(join_plans([more | {"study": text} for text in texts])["study"])
         return study.get("first_seed", 0), study["seeds"]
 
     assert seeds((0, 2), (2, 3)) == seeds((2, 3), (0, 2)) == seeds((0, 5), (1, 1)) == (0, 5)
@@ -287,7 +287,7 @@ def test_the_command_merges_and_says_what_it_left_out(toy_run: toy.Run, tmp_path
     a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
     key = next(key for key, record in Store(a).records().items() if record.kind == "cooldown")
     (Store(a).folder(key) / CURVE).unlink()
-    words = [GROWBENCH, "merge", a, b, "-o", tmp_path / "c"]
+    words = [*map(str, (GROWBENCH, "merge", a, b, "-o", tmp_path / "c"))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert str(Store(a).folder(key)) in done.stdout
@@ -319,7 +319,7 @@ def test_a_merge_that_is_killed_leaves_nothing_that_is_believed_and_is_repeated(
 ) -> None:
     a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
     out = tmp_path / "c"
-    words = [sys.executable, "-c", KILLED, str(after), out, a, b]
+    words = [*map(str, (sys.executable, "-c", KILLED, after, out, a, b))]
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
     assert not out.exists()
     (beside,) = (path for path in tmp_path.iterdir() if path.name.startswith("."))
@@ -334,7 +334,7 @@ def test_a_merge_that_is_killed_leaves_nothing_that_is_believed_and_is_repeated(
 
 def test_a_full_disk_ends_in_one_sentence_and_leaves_nothing(toy_run: toy.Run, tmp_path: Path) -> None:
     a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
-    words = ["bash", "-c", 'ulimit -f 30; exec "$0" "$@"', GROWBENCH, "merge", a, b, "-o", tmp_path / "c"]
+    words = ["bash", "-c", 'ulimit -f 30; exec "$0" "$@"', *map(str, (GROWBENCH, "merge", a, b, "-o", tmp_path / "c"))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"growbench: {tmp_path / 'c'} cannot be written: ")

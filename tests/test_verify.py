@@ -37,7 +37,8 @@ def key_of(out: Path, kind: str) -> str:
     """A stage of that kind on the path of a grown arm."""
     arm = next(arm for arm in read_plan(out)["arms"] if arm["about"]["strategy"] == "zero_pad")
     records = Store(out).records()
-    return next(key for key in reversed(arm["points"][-1]["path"]) if records[key].kind == kind)
+    path: list[str] = arm["points"][-1]["path"]
+    return next(key for key in reversed(path) if records[key].kind == kind)
 
 
 def fitted(out: Path, key: str, **changes: Any) -> None:
@@ -109,6 +110,7 @@ def test_a_measure_altered_with_its_digests_is_found_by_evaluating(kind: str, me
     key = key_of(out, kind)
     record = json_record(Store(out).folder(key))
     value = record.measures[measure]
+    assert value is not None
     fitted(out, key, measures={**record.measures, measure: value + 1e-9 * max(1.0, abs(value))})
     write_tables(out)
     found = verify(out, sample=100)
@@ -127,6 +129,7 @@ def test_on_another_kind_of_machine_rounding_is_allowed_and_no_more(out: Path) -
     record = json_record(Store(out).folder(key))
     environment = {**record.environment, "platform": "another"}
     value, allowed = record.measures["loss"], TOLERANCE["32-true"]
+    assert value is not None
     for off, wrong in ((0.5 * allowed, 0), (3 * allowed, 1)):
         fitted(out, key, measures={"loss": value + off * max(1.0, abs(value))}, environment=environment)
         write_tables(out)

@@ -29,7 +29,7 @@ def pack(stages: Iterable[Stage], needs: Mapping[str, Needs], limit: float) -> l
     own = {stage.key: stage for stage in stages}
     children: dict[str, list[Stage]] = {}
     for stage in own.values():
-        children.setdefault(stage.parent if stage.parent in own else "", []).append(stage)  # type: ignore[arg-type]
+        children.setdefault(stage.parent if stage.parent in own else "", []).append(stage)
     weight: dict[str, float] = {}
     for key in reversed(own):
         weight[key] = needs[key].seconds + sum(weight[child.key] for child in children.get(key, ()))

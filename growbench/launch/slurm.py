@@ -298,8 +298,8 @@ class _Teller:
         if event.kind == "progress" and time.monotonic() - self._told < TELL_SECONDS:
             return
         self._told = time.monotonic()
-        line = {"kind": event.kind, "stage": event.stage, "text": event.text}
-        line["tokens"] = event.tokens_done - self._settled
+        tokens = event.tokens_done - self._settled
+        line = {"kind": event.kind, "stage": event.stage, "text": event.text, "tokens": tokens}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,7 +50,7 @@ def tables(arms: int = ARMS, tasks: int = len(TASKS)) -> tuple[pd.DataFrame, pd.
     results["strategy"] = np.where(grown, "pad", np.where(points["arm"] == 0, "scratch", "continue"))
     results["variant"] = np.where(grown, results["arm"].str.extract(r"\[(.*)\]", expand=False).fillna(""), "")
     matched = points["arm"] != 1
-    about: dict[str, object] = {
+    about: dict[str, Any] = {
         "study": "scale",
         "architecture": "transformer",
         "unit": "byte",
