@@ -13,7 +13,7 @@ with E (labels.Admits). From the same pair follow
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -29,95 +29,258 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
+class Pick:
+    """A matrix with one entry in a row at most, by index: factor[i] in column source[i], none where that is -1.
+
+    A product with it reads and writes each number once; `T` is the transposed matrix.
+    """
+
+    source: Tensor
+    factor: Tensor
+    columns: int
+    transposed: bool = False
+
+    @property
+    def T(self) -> "Pick":
+        return replace(self, transposed=not self.transposed)
+
+    def square(self) -> "Pick":
+        """With its entries squared."""
+        return replace(self, factor=self.factor.square())
+
+    def __mul__(self, scale: float) -> "Pick":
+        return replace(self, factor=self.factor * scale)
+
+    def times(self, tensor: Tensor, position: int) -> Tensor:
+        """The matrix times a tensor, along one of its dimensions."""
+        out = self.columns if self.transposed else len(self.source)
+        sizes = [out if i == position else size for i, size in enumerate(tensor.shape)]
+        if not self.columns:
+            return tensor.new_zeros(sizes)
+        factor = self.factor.view([-1 if i == position else 1 for i in range(tensor.dim())])
+        column = self.source.clamp_min(0)
+        if self.transposed:
+            return tensor.new_zeros(sizes).index_add_(position, column, tensor * factor)
+        return tensor.index_select(position, column).mul_(factor)
+
+
+Operator = Tensor | Pick | tuple[Tensor | Pick, ...]
+"""What is applied along a dimension: a matrix, or a product of several."""
+
+
 class AxisMap:
     """A pair of float64 matrices (E: new x old, C: old x new) with C E = I."""
 
-    expand: Tensor
-    collapse: Tensor
-
-    def __post_init__(self) -> None:
-        new, old = self.expand.shape
-        if self.collapse.shape != (old, new) or new < old:
+    def __init__(self, expand: Tensor, collapse: Tensor) -> None:
+        new, old = expand.shape
+        if collapse.shape != (old, new) or new < old:
             raise ValueError(
-                f"an axis map needs E (new x old, new >= old) and C (old x new), not {tuple(self.expand.shape)} "
-                f"and {tuple(self.collapse.shape)}"
+                f"an axis map needs E (new x old, new >= old) and C (old x new), not {tuple(expand.shape)} "
+                f"and {tuple(collapse.shape)}"
             )
-        if not torch.allclose(self.collapse @ self.expand, torch.eye(old, dtype=torch.float64), atol=TOLERANCE, rtol=0):
-            raise ValueError("an axis map needs C E = I: give C as the left inverse of E, as torch.linalg.pinv(E) is")
+        _check_inverse(collapse @ expand - torch.eye(old, dtype=torch.float64))
+        self.new, self.old, self._expand, self._collapse = new, old, expand, collapse
 
     @property
-    def old(self) -> int:
-        return self.expand.shape[1]
+    def expand(self) -> Tensor:
+        """E, a matrix."""
+        return self._expand
 
     @property
-    def new(self) -> int:
-        return self.expand.shape[0]
+    def collapse(self) -> Tensor:
+        """C, a matrix."""
+        return self._collapse
+
+    @property
+    def writer(self) -> Tensor | Pick:
+        """E, as it is applied."""
+        return self._expand
+
+    @property
+    def reader(self) -> Tensor | Pick:
+        """C', as it is applied."""
+        return self._collapse.T
 
     @cached_property
-    def image(self) -> Tensor:
-        """E C, the projector onto what the old model occupies; I - E C is free."""
-        return self.expand @ self.collapse
+    def image(self) -> Operator:
+        """E C, the projector onto what the old model occupies, as it is applied; I - E C is free."""
+        return self._expand @ self._collapse
+
+    @property
+    def image_back(self) -> Operator:
+        """(E C)', as it is applied."""
+        assert isinstance(self.image, Tensor)
+        return self.image.T
 
     @cached_property
-    def gram(self) -> Tensor:
-        return self.expand.T @ self.expand
+    def lengths(self) -> Tensor:
+        """Squared lengths of E's columns: how often each old unit is copied."""
+        return self._expand.square().sum(0)
 
     @property
     def silent(self) -> Tensor:
         """Boolean over the new units: those to which nothing is mapped."""
-        return self.expand.abs().sum(1) == 0
+        return self._expand.abs().sum(1) == 0
 
     @property
     def multiplicity(self) -> float:
         """Mean squared length of E's columns: how often an old unit is copied, on average."""
-        return self.gram.diagonal().mean().item() if self.old else 1.0
+        return self.lengths.mean().item() if self.old else 1.0
+
+    @property
+    def even(self) -> bool:
+        """Whether E'E is a multiple of I."""
+        apart = self._expand.T @ self._expand - self.multiplicity * torch.eye(self.old, dtype=torch.float64)
+        return bool((apart.abs() <= TOLERANCE * self.multiplicity).all())
+
+    @property
+    def onehot(self) -> bool:
+        """Whether every new unit is an old one as it is, or silent."""
+        entries = self._expand
+        return bool(((entries == 0) | (entries == 1)).all() and (entries.sum(1) <= 1).all())
 
     def commutes(self, admits: Admits) -> bool:
         """Whether the map commutes with what happens on an axis that admits such maps."""
-        eye = torch.eye(self.old, dtype=torch.float64)
-        apart = (self.gram - self.multiplicity * eye).abs()
-        even = bool((apart <= TOLERANCE * self.multiplicity).all())
-        onehot = bool(((self.expand == 0) | (self.expand == 1)).all() and (self.expand.sum(1) <= 1).all())
         match admits:
             case "any":
                 return True
             case "isometry":
-                return even and math.isclose(self.multiplicity, self.new / max(self.old, 1), rel_tol=TOLERANCE)
+                full = math.isclose(self.multiplicity, self.new / max(self.old, 1), rel_tol=TOLERANCE)
+                return self.even and full
             case "selection":
-                return onehot
+                return self.onehot
             case "even":
-                return onehot and even
+                return self.onehot and self.even
             case "copies":
-                return onehot and even and not bool(self.silent.any())
+                return self.onehot and self.even and not bool(self.silent.any())
             case "fixed":
-                return self.new == self.old and torch.equal(self.expand, eye)
+                return self.new == self.old and torch.equal(self.expand, torch.eye(self.old, dtype=torch.float64))
 
     def __matmul__(self, first: "AxisMap") -> "AxisMap":
         """The map that grows by `first`, then by this one."""
         return AxisMap(self.expand @ first.expand, first.collapse @ self.collapse)
 
 
-def _along(tensor: Tensor, operators: Sequence[Tensor | None]) -> Tensor:
-    """Apply one matrix per dimension (None: leave it), in float64, back in the tensor's dtype."""
+class Copies(AxisMap):
+    """A map whose new units each copy one old unit at most, by index: never a matrix unless one is asked for.
+
+    E[i, source[i]] = written[i] and C[source[i], i] = read[i], float64; source[i] is -1 where unit i is silent.
+    """
+
+    def __init__(self, *, source: Tensor, old: int, written: Tensor, read: Tensor) -> None:
+        heard = source >= 0
+        self.new, self.old, self.source = len(source), old, source
+        self.written, self.read = written.double() * heard, read.double() * heard
+        if self.new < old:
+            raise ValueError(f"an axis map does not shrink an axis of {old} units to {self.new}")
+        _check_inverse(self._summed(self.written * self.read) - 1)
+
+    @staticmethod
+    def of(m: AxisMap) -> "Copies | None":
+        """A map in this form; None where a unit mixes old ones."""
+        if isinstance(m, Copies):
+            return m
+        entries, backs = m.expand != 0, m.collapse.T != 0
+        if bool((entries.sum(1) > 1).any()) or bool((backs & ~entries).any()):
+            return None
+        source = torch.where(entries.any(1), entries.int().argmax(1), -1) if m.old else torch.full((m.new,), -1)
+        rows, columns = torch.arange(m.new), source.clamp_min(0)
+        factors = (m.expand[rows, columns], m.collapse[columns, rows]) if m.old else (torch.zeros(m.new),) * 2
+        return Copies(source=source, old=m.old, written=factors[0], read=factors[1])
+
+    def _summed(self, values: Tensor) -> Tensor:
+        """Values of new units, added up over the copies of each old one."""
+        heard = self.source >= 0
+        return torch.zeros(self.old, dtype=torch.float64).index_add_(0, self.source[heard], values[heard])
+
+    @cached_property
+    def expand(self) -> Tensor:
+        return self._matrix(self.written)
+
+    @cached_property
+    def collapse(self) -> Tensor:
+        return self._matrix(self.read).T
+
+    def _matrix(self, factor: Tensor) -> Tensor:
+        heard = (self.source >= 0).nonzero()[:, 0]
+        out = torch.zeros(self.new, self.old, dtype=torch.float64)
+        out[heard, self.source[heard]] = factor[heard]
+        return out
+
+    @property
+    def writer(self) -> Pick:
+        return Pick(self.source, self.written, self.old)
+
+    @property
+    def reader(self) -> Pick:
+        return Pick(self.source, self.read, self.old)
+
+    @cached_property
+    def image(self) -> Operator:
+        return self.writer, self.reader.T
+
+    @property
+    def image_back(self) -> Operator:
+        return self.reader, self.writer.T
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        return self._summed(self.written.square())
+
+    @property
+    def silent(self) -> Tensor:
+        return self.source < 0
+
+    @property
+    def even(self) -> bool:
+        return bool(((self.lengths - self.multiplicity).abs() <= TOLERANCE * self.multiplicity).all())
+
+    @property
+    def onehot(self) -> bool:
+        return bool((self.written[self.source >= 0] == 1).all())
+
+    def __matmul__(self, first: AxisMap) -> AxisMap:
+        if not isinstance(first, Copies):
+            return super().__matmul__(first)
+        through = self.source.clamp_min(0)
+        return Copies(
+            source=torch.where(self.silent, -1, first.source[through]),
+            old=first.old,
+            written=self.written * first.written[through],
+            read=self.read * first.read[through],
+        )
+
+
+def _check_inverse(apart: Tensor) -> None:
+    """Raise ValueError where C E - I is not zero."""
+    if not bool((apart.abs() <= TOLERANCE).all()):
+        raise ValueError("an axis map needs C E = I: give C as the left inverse of E, as torch.linalg.pinv(E) is")
+
+
+def _along(tensor: Tensor, operators: Sequence[Operator | None]) -> Tensor:
+    """Apply one operator per dimension (None: leave it), in float64, back in the tensor's dtype."""
     out = tensor.to(torch.float64, copy=True)  # what is grown never shares memory with the source, or with a copy
     for position, operator in enumerate(operators):
-        if operator is not None:
-            out = torch.tensordot(operator, out, dims=([1], [position])).movedim(0, position)
+        for factor in reversed(operator if isinstance(operator, tuple) else (operator,)):
+            if isinstance(factor, Pick):
+                out = factor.times(out, position)
+            elif factor is not None:
+                out = torch.tensordot(factor, out, dims=([1], [position])).movedim(0, position)
     return out.to(tensor.dtype).contiguous()
 
 
-def _vector(dim: Dim, m: AxisMap) -> Tensor:
+def _vector(dim: Dim, m: AxisMap) -> Tensor | Pick:
     """What a weight's dimension is multiplied by: E where written, C where read, C new/old where averaged."""
     if dim.role == "writes":
-        return m.expand
-    return m.collapse.T * (m.new / m.old if dim.role == "averages" else 1.0)
+        return m.writer
+    return m.reader * (m.new / m.old) if dim.role == "averages" else m.reader
 
 
-def _covector(dim: Dim, m: AxisMap) -> Tensor:
+def _covector(dim: Dim, m: AxisMap) -> Tensor | Pick:
     """What a gradient's dimension is multiplied by: the roles swap."""
     if dim.role == "writes":
-        return m.collapse.T
-    return m.expand * (m.old / m.new if dim.role == "averages" else 1.0)
+        return m.reader
+    return m.writer * (m.old / m.new) if dim.role == "averages" else m.writer
 
 
 def grow(tensor: Tensor, weight: Weight, maps: Maps) -> Tensor:
@@ -188,8 +351,8 @@ def free(noise: Tensor, weight: Weight, maps: Maps, sides: Mapping[Axis, Side]) 
     return out.to(noise.dtype)
 
 
-def _image(dim: Dim, m: AxisMap) -> Tensor:
-    return m.image if dim.role == "writes" else m.image.T
+def _image(dim: Dim, m: AxisMap) -> Operator:
+    return m.image if dim.role == "writes" else m.image_back
 
 
 def outside_share(gradient: Tensor, weight: Weight, maps: Maps) -> tuple[float, float]:
@@ -199,8 +362,15 @@ def outside_share(gradient: Tensor, weight: Weight, maps: Maps) -> tuple[float, 
     return (gradient - inside).square().sum().item(), gradient.square().sum().item()
 
 
-def _span(operator: Tensor) -> Tensor:
+def _span(operator: Tensor | Pick) -> Operator:
     """Orthogonal projector onto the columns of a matrix."""
+    if isinstance(operator, Pick):  # whose columns are orthogonal
+        if not operator.columns:
+            return operator, operator.T
+        squares = torch.zeros(operator.columns, dtype=torch.float64)
+        squares.index_add_(0, operator.source.clamp_min(0), operator.factor.square())
+        unit = replace(operator, factor=operator.factor / squares.sqrt()[operator.source.clamp_min(0)])
+        return unit, unit.T
     q: Tensor = torch.linalg.qr(operator).Q
     return q @ q.T
 

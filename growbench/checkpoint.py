@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from growbench.axes import AxisMap, LayerMap, Maps
+from growbench.axes import AxisMap, Copies, LayerMap, Maps
 from growbench.parametrization import Parametrization
 from growbench.shape import Shape
 from growbench.state import State
@@ -57,8 +57,8 @@ class Checkpoint:
         tensors = {f"{group}:{name}": t.contiguous() for group, named in groups.items() for name, t in named.items()}
         tensors |= {f"ramp:{i}": ramp.new for i, ramp in enumerate(self.ramps)}
         for axis, m in self.maps.items():  # cloned: axes may share a map, and the file takes no shared memory
-            for side, matrix in (("expand", m.expand), ("collapse", m.collapse)):
-                tensors[f"{side}:{axis}"] = matrix.clone(memory_format=torch.contiguous_format)
+            for side, own in _stored(m).items():
+                tensors[f"{side}:{axis}"] = own.clone(memory_format=torch.contiguous_format)
         about = {
             "shape": asdict(state.shape),
             "scaling": {"name": state.scaling.name, "base": asdict(state.scaling.base)},
@@ -79,7 +79,7 @@ class Checkpoint:
         """Read the file that `save` wrote."""
         with safe_open(path, framework="pt") as handle:
             about: dict[str, Any] = json.loads(handle.metadata()["growbench"])
-        names = ("weights", "frozen", "first", "second", "ramp", "expand", "collapse")
+        names = ("weights", "frozen", "first", "second", "ramp", "copies", "expand", "collapse")
         groups: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         for key, tensor in load_file(path).items():
             group, _, name = key.partition(":")
@@ -101,8 +101,23 @@ class Checkpoint:
             frozen=groups["frozen"],
             ramps=tuple(Ramp(**ramp, new=groups["ramp"][str(i)]) for i, ramp in enumerate(about["ramps"])),
             ramp_start=about["ramp_start"],
-            maps={by_name[name]: AxisMap(e, groups["collapse"][name]) for name, e in groups["expand"].items()},
+            maps={by_name[name]: _map(name, groups) for name in groups["expand"]},
             layers=LayerMap(source=tuple(layers[0]), muted=frozenset(layers[1]), fresh=frozenset(layers[2]))
             if (layers := about["layers"])
             else None,
         )
+
+
+def _stored(m: AxisMap) -> dict[str, Tensor]:
+    """A map's tensors: E and C, or what each unit copies and with which factors."""
+    if isinstance(m, Copies):
+        return {"copies": m.source, "expand": m.written, "collapse": m.read}
+    return {"expand": m.expand, "collapse": m.collapse}
+
+
+def _map(name: str, groups: Mapping[str, Mapping[str, Tensor]]) -> AxisMap:
+    """The map of an axis, as `_stored` has it."""
+    expand, collapse = groups["expand"][name], groups["collapse"][name]
+    if (source := groups["copies"].get(name)) is None:
+        return AxisMap(expand, collapse)
+    return Copies(source=source, old=int(source.max()) + 1, written=expand, read=collapse)

@@ -6,49 +6,49 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from growbench.axes import AxisMap, LayerMap
+from growbench.axes import AxisMap, Copies, LayerMap
 from growbench.labels import Axis
 
 
-def identity(size: int) -> AxisMap:
+def identity(size: int) -> Copies:
     """E = C = I."""
     return zero_pad(size, size)
 
 
-def zero_pad(old: int, new: int, scale: float = 1.0) -> AxisMap:
+def zero_pad(old: int, new: int, scale: float = 1.0) -> Copies:
     """E = scale [I; 0]: old units first, then silent ones. On the residual axis scale sqrt(new/old) keeps the norm."""
-    expand = torch.zeros(new, old, dtype=torch.float64)
-    expand[:old] = scale * torch.eye(old, dtype=torch.float64)
-    return AxisMap(expand, expand.T / scale**2)
+    units = torch.arange(new)
+    source, written = torch.where(units < old, units, -1), torch.full((new,), scale, dtype=torch.float64)
+    return Copies(source=source, old=old, written=written, read=written / scale**2)
 
 
-def copy(source: Sequence[int] | Tensor, old: int, *, isometric: bool = False) -> AxisMap:
+def copy(source: Sequence[int] | Tensor, old: int, *, isometric: bool = False) -> Copies:
     """Unit i of the new axis copies unit source[i] (-1: silent); its readers share the weight equally.
 
     isometric: copies are weighted by sqrt(new/old / count), so that uneven ones keep a norm (E'E = new/old I).
     """
     index = torch.as_tensor(source)
-    onehot = (index[:, None] == torch.arange(old)).double()
-    count = onehot.sum(0)
+    count = torch.bincount(index[index >= 0], minlength=old).double()
     if (count == 0).any():
         raise ValueError(f"old unit {int((count == 0).nonzero()[0])} is copied nowhere: every old unit needs a copy")
-    expand = onehot * (len(index) / old / count).sqrt() if isometric else onehot
-    return AxisMap(expand, expand.T / expand.square().sum(0)[:, None])
+    written = (len(index) / old / count).sqrt() if isometric else torch.ones(old, dtype=torch.float64)
+    read, unit = written / (count * written.square()), index.clamp_min(0)
+    return Copies(source=index, old=old, written=written[unit], read=read[unit])
 
 
-def even_copies(axis: Axis, old: int, new: int) -> AxisMap:
+def even_copies(axis: Axis, old: int, new: int) -> Copies:
     """As many whole copies of the axis as fit, the rest silent; weighted where the axis admits isometries."""
     copies = torch.arange(new) % old
     copies[new // old * old :] = -1
     return copy(copies, old, isometric=axis.admits == "isometry")
 
 
-def clone(axis: Axis, old: int, new: int) -> AxisMap:
+def clone(axis: Axis, old: int, new: int) -> Copies:
     """The whole axis repeated, units 0..old-1, 0..old-1, ... (HyperCloning, arXiv:2409.12903), as the axis admits."""
     return fitted_copy(axis, torch.arange(new) % old, old)
 
 
-def net2net(axis: Axis, old: int, new: int, rng: Generator) -> AxisMap:
+def net2net(axis: Axis, old: int, new: int, rng: Generator) -> Copies:
     """New units copy old ones drawn at random (Net2Wider, arXiv:1511.05641), as the axis admits.
 
     Under a norm over the units uneven copies would change the function, so there the draws are permutations.
@@ -61,7 +61,7 @@ def net2net(axis: Axis, old: int, new: int, rng: Generator) -> AxisMap:
     return fitted_copy(axis, torch.cat([torch.arange(old), extra]), old)
 
 
-def fitted_copy(axis: Axis, source: Tensor, old: int) -> AxisMap:
+def fitted_copy(axis: Axis, source: Tensor, old: int) -> Copies:
     """`copy`, weighted where the axis admits isometries; where copies must be even, an incomplete round is silent."""
     if axis.admits == "even":
         source = source.clone()

@@ -29,7 +29,7 @@ import torch
 from torch import Generator, Tensor
 
 from growbench import axes, families, shards
-from growbench.axes import AxisMap, LayerMap, Side
+from growbench.axes import AxisMap, Copies, LayerMap, Maps, Side
 from growbench.families import GROWABLE, Family, Sizes, Stored
 from growbench.labels import Axis, Weight
 from growbench.plugins import nearest
@@ -273,99 +273,14 @@ def _shape(family: Family, config: Any, sizes: Sizes) -> Shape:
 # --- maps ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Copies:
-    """An axis map whose units each copy one old unit at most, kept small: E[i, source[i]], C[source[i], i].
-
-    source: -1 where a unit is silent.
-    """
-
-    source: Tensor
-    expand: Tensor
-    collapse: Tensor
-    old: int
-
-    @staticmethod
-    def of(m: AxisMap) -> "Copies | None":
-        """The map in this form; None where a unit mixes old ones."""
-        entries, backs = m.expand != 0, m.collapse.T != 0
-        if bool((entries.sum(1) > 1).any()) or bool((backs & ~entries).any()):
-            return None
-        source = torch.where(entries.any(1), entries.int().argmax(1), -1)
-        rows, columns = torch.arange(m.new), source.clamp_min(0)
-        return Copies(source, m.expand[rows, columns].clone(), m.collapse[columns, rows].clone(), m.old)
-
-    def block(self, start: int, end: int) -> tuple[Tensor, "Copies"]:
-        """The new units that copy old units start..end-1, with their share of the silent ones, and their own map."""
-        silent = (self.source < 0).nonzero()[:, 0]
-        share = silent[len(silent) * start // self.old : len(silent) * end // self.old]
-        copies = ((self.source >= start) & (self.source < end)).nonzero()[:, 0]
-        units = torch.cat([copies, share]).sort().values
-        source = torch.where(self.source[units] < 0, -1, self.source[units] - start)
-        return units, Copies(source, self.expand[units], self.collapse[units], end - start)
-
-    @cached_property
-    def dense(self) -> AxisMap:
-        """The same map as matrices."""
-        heard = (self.source >= 0).nonzero()[:, 0]
-        expand = torch.zeros(len(self.source), self.old, dtype=torch.float64)
-        collapse = torch.zeros(self.old, len(self.source), dtype=torch.float64)
-        expand[heard, self.source[heard]] = self.expand[heard]
-        collapse[self.source[heard], heard] = self.collapse[heard]
-        return AxisMap(expand, collapse)
-
-    def spread(self, tensor: Tensor, position: int, factor: Tensor) -> Tensor:
-        """Each old unit of a dimension to its copies, times their factors."""
-        out = tensor.index_select(position, self.source.clamp_min(0))
-        return out.mul_(_along(factor * (self.source >= 0), position, out.dim()))
-
-    def gather(self, tensor: Tensor, position: int, factor: Tensor) -> Tensor:
-        """Each new unit of a dimension, times its factor, added to the old unit that it copies."""
-        shape = [self.old if i == position else n for i, n in enumerate(tensor.shape)]
-        weighted = tensor * _along(factor * (self.source >= 0), position, tensor.dim())
-        return torch.zeros(shape, dtype=tensor.dtype).index_add_(position, self.source.clamp_min(0), weighted)
-
-
-def _along(vector: Tensor, position: int, dims: int) -> Tensor:
-    """A vector as a tensor of so many dimensions, itself along one of them."""
-    return vector.view([-1 if i == position else 1 for i in range(dims)])
-
-
-Map = Copies | AxisMap
-
-
-def expanded(tensor: Tensor, weight: Weight, maps: Mapping[Axis, Map]) -> Tensor:
-    """W' = E_w W C_r, as axes.grow has it."""
-    for position, dim in enumerate(weight.dims):
-        if isinstance(m := maps.get(dim.axis), Copies):
-            tensor = m.spread(tensor, position, m.expand if dim.role == "writes" else m.collapse)
-    return axes.grow(tensor, weight, {axis: m for axis, m in maps.items() if isinstance(m, AxisMap)})
-
-
-def free(noise: Tensor, weight: Weight, maps: Mapping[Axis, Map], sides: Mapping[Axis, Side]) -> Tensor:
-    """The part of float64 `noise` in free directions of the open sides, as axes.free has it."""
-    opened = axes.open_dims(weight, maps, sides)  # type: ignore[arg-type]
-
-    def old(tensor: Tensor, chosen: Callable[[int], bool]) -> Tensor:
-        """What of a tensor lies within the old model, along the chosen dimensions."""
-        for position, dim in enumerate(weight.dims):
-            if dim.axis not in maps or not chosen(position):
-                continue
-            match maps[dim.axis], dim.role == "writes":
-                case Copies() as m, writes:
-                    ends = (m.collapse, m.expand) if writes else (m.expand, m.collapse)
-                    tensor = m.spread(m.gather(tensor, position, ends[0]), position, ends[1])
-                case AxisMap() as m, writes:
-                    image = m.image if writes else m.image.T
-                    tensor = torch.tensordot(image, tensor, dims=([1], [position])).movedim(0, position)
-        return tensor
-
-    written = old(noise, lambda i: opened[i] and weight.dims[i].role == "writes")
-    out = noise - written
-    if any(is_open and dim.role != "writes" for is_open, dim in zip(opened, weight.dims, strict=True)):
-        beside = old(written, lambda i: not opened[i] and weight.dims[i].role != "writes")
-        out = out + beside - old(beside, lambda i: opened[i] and weight.dims[i].role != "writes")
-    return out
+def block(m: Copies, start: int, end: int) -> tuple[Tensor, Copies]:
+    """The new units that copy old units start..end-1, with their share of the silent ones, and their own map."""
+    silent = m.silent.nonzero()[:, 0]
+    share = silent[len(silent) * start // m.old : len(silent) * end // m.old]
+    copies = ((m.source >= start) & (m.source < end)).nonzero()[:, 0]
+    units = torch.cat([copies, share]).sort().values
+    source = torch.where(m.source[units] < 0, -1, m.source[units] - start)
+    return units, Copies(source=source, old=end - start, written=m.written[units], read=m.read[units])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,7 +295,7 @@ class Plan:
     layers: tuple[int, ...]
     muted: frozenset[int]
     fresh: frozenset[int]
-    maps: Mapping[Axis, Map]
+    maps: Maps
     sides: Mapping[Axis, Side]
     readout: float
     folded: bool
@@ -401,7 +316,7 @@ def plan(checkpoint: Checkpoint, sizes: Sizes, strategy: Strategy, rng: Generato
         problems.append("depth: layers repeat, and are not muted")
     if deeper and getattr(checkpoint.config, "scale_attn_by_inverse_layer_idx", False):
         problems.append("attention scale: scale_attn_by_inverse_layer_idx divides by the layer's index, which changes")
-    maps: dict[Axis, Map] = {}
+    maps: dict[Axis, AxisMap] = {}
     sides: dict[Axis, Side] = {}
     form = _Form(multiple=1.0)
     for axis, (before, after) in _changed(family, old, sizes).items():
@@ -574,7 +489,7 @@ class Grower:
                 if fresh:
                     value = self._draw(block.weight)
                 else:
-                    value = expanded(self._source(job, source, block), block.weight, block.maps)
+                    value = axes.grow(self._source(job, source, block), block.weight, block.maps)
                     value += self._fill(block, value)
                 out.index_copy_(block.dim, block.new, value.to(out.dtype))
                 target.release()
@@ -586,9 +501,8 @@ class Grower:
         if fresh:
             return torch.full(job.stored.shape, float(job.stored.kind == "gain"), dtype=torch.float64)
         if isinstance(m, Copies):
-            silent = m.source < 0
-            copied = vector[m.source.clamp_min(0)] * (1.0 if job.stored.kind == "gain" else m.expand)
-            return torch.where(silent, float(job.stored.kind == "gain"), copied) * factor
+            copied = vector[m.source.clamp_min(0)] * (1.0 if job.stored.kind == "gain" else m.written)
+            return torch.where(m.silent, float(job.stored.kind == "gain"), copied) * factor
         if m is None:
             return vector * factor
         if job.stored.kind == "gain":
@@ -615,7 +529,7 @@ class Grower:
             if dim.role == "reads" and self.planned.folded and job.norm:
                 gain = self._vector(self.checkpoint.named[f"{job.norm}.weight"])
                 gain = gain[block.start : block.end] if position == block.dim else gain
-                part = part * _along(gain, position, part.dim())
+                part = part * gain.view([-1 if i == position else 1 for i in range(part.dim())])
         return part
 
     def _draw(self, weight: Weight) -> Tensor:
@@ -626,24 +540,24 @@ class Grower:
 
     def _fill(self, block: "_Block", grown: Tensor) -> Tensor | float:
         sides = {axis: self.planned.sides[axis] for axis in block.maps}
-        if not any(axes.open_dims(block.weight, block.maps, sides)):  # type: ignore[arg-type]
+        if not any(axes.open_dims(block.weight, block.maps, sides)):
             return 0.0
-        dense = {axis: m if isinstance(m, AxisMap) else m.dense for axis, m in block.maps.items()}
-        noise = self.strategy.fill(block.weight, grown, dense, self._draw(block.weight))
+        noise = self.strategy.fill(block.weight, grown, block.maps, self._draw(block.weight))
         if tuple(noise.shape) != block.weight.sizes:
             raise ValueError(
                 f"fill returned sizes {tuple(noise.shape)} for {block.weight.name} ({block.weight.label}): return "
                 f"{block.weight.sizes}"
             )
-        return free(noise.double(), block.weight, block.maps, sides)
+        return axes.free(noise.double(), block.weight, block.maps, sides)
 
-    def _blocks(self, job: _Job, maps: Mapping[Axis, Map]) -> "Iterator[_Block]":
+    def _blocks(self, job: _Job, maps: Maps) -> "Iterator[_Block]":
         """A weight in blocks of one axis' units, each with all its copies: growing them apart is growing it whole."""
         weight, source = job.stored.weight, job.source.weight
 
         def divides(i: int) -> bool:
             axis = weight.dims[i].axis
-            return not isinstance(maps.get(axis), AxisMap) and not (axis == RESIDUAL and self.planned.centred)
+            indexed = axis not in maps or isinstance(maps[axis], Copies)
+            return indexed and not (axis == RESIDUAL and self.planned.centred)
 
         free = [i for i in range(len(weight.dims)) if divides(i)]
         dim = max(free, key=lambda i: source.dims[i].size) if free else 0
@@ -654,7 +568,7 @@ class Grower:
             end, own = min(start + step, old), dict(maps)
             match maps.get(axis):
                 case Copies() as m:
-                    units, own[axis] = m.block(start, end)
+                    units, own[axis] = block(m, start, end)
                 case AxisMap() as m:
                     units = torch.arange(m.new)
                 case None:
@@ -671,7 +585,7 @@ class _Block:
     """
 
     weight: Weight
-    maps: Mapping[Axis, Map]
+    maps: Maps
     dim: int
     start: int
     end: int

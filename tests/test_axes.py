@@ -1,6 +1,7 @@
 """Laws of the axis algebra, over random sizes, and what each operation on an axis commutes with."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from growbench import axes, maps, model
-from growbench.axes import AxisMap, LayerMap
+from growbench.axes import AxisMap, Copies, LayerMap
 from growbench.labels import Admits, Axis, Weight, parse
 
 TOLERANCE = 1e-10
@@ -49,13 +50,58 @@ MAPS = {
 any_map = st.sampled_from(sorted(MAPS))
 sizes = st.tuples(st.integers(1, 6), st.integers(0, 7)).map(lambda t: (t[0], t[0] + t[1]))
 seeds = st.integers(0, 10_000)
+LABELS = ("ffn residual*", "ffn residual/", "residual ffn*")
 
 
 def labelled(ffn: int, residual: int, label: str = "ffn residual*") -> Weight:
     return parse(label, part="w", layer=0, axes={"ffn": (FFN, ffn), "residual": (RESIDUAL, residual)})
 
 
-@given(any_map, any_map, sizes, sizes, st.sampled_from(["ffn residual*", "ffn residual/", "residual ffn*"]), seeds)
+@given(any_map, any_map, sizes, sizes, st.sampled_from(LABELS), seeds)
+def test_indices_do_what_their_matrices_do(
+    one: str, two: str, f: tuple[int, int], r: tuple[int, int], label: str, seed: int
+) -> None:
+    """Every operation, on maps kept as indices and on the same as matrices; dense maps stand beside either."""
+    rng = generator(seed)
+    own = {FFN: MAPS[one](*f, rng), RESIDUAL: MAPS[two](*r, rng)}
+    matrices = {axis: AxisMap(m.expand, m.collapse) for axis, m in own.items()}
+    weight = labelled(f[1], r[1], label)
+    old, new = normal(*labelled(f[0], r[0], label).sizes, seed=seed), normal(*weight.sizes, seed=seed + 1)
+
+    def same(a: Tensor, b: Tensor) -> bool:
+        return torch.allclose(a, b, atol=1e-13, rtol=1e-13)
+
+    for operation in (axes.grow, axes.transport):
+        assert same(operation(old, weight, own), operation(old, weight, matrices))
+    assert same(axes.transport_square(old.square(), weight, own), axes.transport_square(old.square(), weight, matrices))
+    assert same(axes.shrink(new, weight, own), axes.shrink(new, weight, matrices))
+    for side in get_args(axes.Side):
+        sides = {FFN: side, RESIDUAL: axes.unseen(RESIDUAL, own[RESIDUAL])}
+        assert same(axes.free(new, weight, own, sides), axes.free(new, weight, matrices, sides))
+    shares = axes.outside_share(new, weight, own), axes.outside_share(new, weight, matrices)
+    assert shares[0] == pytest.approx(shares[1], rel=1e-12, abs=1e-12)
+    for m, whole in ((own[axis], matrices[axis]) for axis in own):
+        assert torch.equal(m.silent, whole.silent)
+        assert (m.even, m.onehot) == (whole.even, whole.onehot)
+        assert all(m.commutes(admits) == whole.commutes(admits) for admits in get_args(Admits))
+        if isinstance(m, Copies):
+            found = Copies.of(whole)
+            assert found is not None
+            assert torch.equal(found.expand, m.expand)
+            assert torch.equal(found.collapse, m.collapse)
+
+
+@given(any_map, any_map, sizes, st.integers(0, 4), seeds)
+def test_maps_compose_as_matrices_do(one: str, two: str, size: tuple[int, int], more: int, seed: int) -> None:
+    rng = generator(seed)
+    first = MAPS[one](*size, rng)
+    second = MAPS[two](size[1], size[1] + more, rng)
+    both, expand = second @ first, second.expand @ first.expand
+    assert torch.allclose(both.expand, expand, atol=TOLERANCE, rtol=0)
+    assert torch.allclose(both.collapse, first.collapse @ second.collapse, atol=TOLERANCE, rtol=0)
+
+
+@given(any_map, any_map, sizes, sizes, st.sampled_from(LABELS), seeds)
 def test_shrinking_undoes_growing(
     one: str, two: str, f: tuple[int, int], r: tuple[int, int], label: str, seed: int
 ) -> None:

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from growbench import families, plugins, pretrained, shards
+from growbench import families, maps, plugins, pretrained, shards
 from growbench.strategy import Strategy
 
 EXACT = 1e-12
@@ -259,35 +259,19 @@ def test_blocks_and_shards_change_no_function(
 
 
 def test_a_map_of_copies_is_the_map_of_its_blocks() -> None:
-    """Kept as indices and taken apart by old units, it expands a tensor as the matrices do."""
-    rng = torch.Generator().manual_seed(0)
-    from growbench import axes, maps
-    from growbench.labels import Axis, Dim, Weight
-
-    axis = Axis(name="ffn")
-    source = torch.tensor([0, 1, 2, 3, 4, -1, 2, 2, 0, -1, -1])
-    m = maps.copy(source, 5, isometric=True)
-    copies = pretrained.Copies.of(m)
-    assert copies is not None
-    assert torch.equal(copies.dense.expand, m.expand)
-    assert torch.equal(copies.dense.collapse, m.collapse)
-    weight = Weight(part="w", dims=(Dim(axis=axis, size=11, role="writes"), Dim(axis=axis, size=11, role="reads")))
-    tensor = torch.randn(5, 5, generator=rng, dtype=torch.float64)
-    noise = torch.randn(11, 11, generator=rng, dtype=torch.float64)
-    assert torch.allclose(pretrained.expanded(tensor, weight, {axis: copies}), axes.grow(tensor, weight, {axis: m}))
-    for side in ("readers", "writers", "both"):
-        assert torch.allclose(
-            pretrained.free(noise, weight, {axis: copies}, {axis: side}),
-            axes.free(noise, weight, {axis: m}, {axis: side}),
-        )
-    seen = [copies.block(start, min(start + 2, 5))[0] for start in range(0, 5, 2)]
-    assert sorted(torch.cat(seen).tolist()) == list(range(11))
+    copies = maps.copy(torch.tensor([0, 1, 2, 3, 4, -1, 2, 2, 0, -1, -1]), 5, isometric=True)
+    ranges = [(start, min(start + 2, 5)) for start in range(0, 5, 2)]
+    blocks = [(start, end, *pretrained.block(copies, start, end)) for start, end in ranges]
+    assert sorted(torch.cat([units for _, _, units, _ in blocks]).tolist()) == list(range(11))
+    for start, end, units, own in blocks:
+        assert torch.equal(own.expand, copies.expand[units, start:end])
+        assert torch.equal(own.collapse, copies.collapse[start:end, units])
 
 
 SCRIPT = """
 import sys, threading
 from pathlib import Path
-from growbench import families, plugins, pretrained, shards
+from growbench import families, maps, plugins, pretrained, shards
 import transformers, transformers.models.llama.configuration_llama
 
 def memory(field):
