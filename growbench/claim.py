@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from growbench import plugins, stats
-from growbench.results import UNSCORED
+from growbench.results import PLANNED, UNSCORED
 
 ALPHA = 0.05
 RESOLUTION = 1e-7
@@ -143,13 +144,20 @@ class Claim(ABC):
 class Evidence:
     """A study's tables, as claims read them: columns as in `growbench.results`.
 
-    memory: names of the tasks that validate on what they train on, and may read it more than once.
+    memory: names of the tasks that validate on what they train on, and may read it more than once; planned: the rows
+    that results are to have (arm, task, seed, budget, probe), so that a study under way is known to be one.
     """
 
     results: pd.DataFrame
     curves: pd.DataFrame = field(default_factory=pd.DataFrame)
     diagnostics: pd.DataFrame = field(default_factory=pd.DataFrame)
     memory: frozenset[str] = frozenset()
+    planned: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=PLANNED))
+
+    def copy(self) -> "Evidence":
+        """The same with tables of its own: what is done to them stays in them."""
+        names = "results", "curves", "diagnostics", "planned"
+        return replace(self, **{name: getattr(self, name).copy() for name in names})
 
     @cached_property
     def language(self) -> "Evidence":
@@ -157,14 +165,17 @@ class Evidence:
         left = self.results[~self.results["probe"].fillna(False).astype(bool)]
         if left.empty:
             raise Lacking("a task that is no capacity probe")
-        return replace(self, results=left)
+        return replace(self, results=left, planned=self.planned[~self.planned["probe"].astype(bool)])
 
     def task(self, name: str) -> "Evidence":
         """The evidence of the tasks made by one plugin. Lacking where there is none."""
-        plugin = self.results["task"].str.extract(r"^([^(:]*)", expand=False)
-        if (plugin == name).sum() == 0:
+        own, planned = (
+            frame[frame["task"].astype(str).str.extract(r"^([^(:]*)", expand=False) == name]
+            for frame in (self.results, self.planned)
+        )
+        if own.empty:
             raise Lacking(f"the task {name}")
-        return replace(self, results=self.results[plugin == name])
+        return replace(self, results=own, planned=planned)
 
     @cached_property
     def budget(self) -> int:
@@ -250,12 +261,26 @@ class Evidence:
         return last
 
     def final(self, arm: str) -> pd.DataFrame:
-        """The rows of an arm at the study's full budget. Lacking where there is none."""
+        """The rows of an arm at the study's full budget. Lacking where there is none, or two of one task and seed."""
         rows = self.rows(arm)
         rows = rows[(rows["budget"] == self.budget).fillna(False).astype(bool)]
         if rows.empty:
             raise Lacking(f"{arm} at the full budget of {self.budget:,} tokens")
-        return rows
+        try:
+            return stats.at_budget(self.results, rows)
+        except ValueError as error:
+            raise Lacking(f"a fair comparison: {error}") from None
+
+    @cached_property
+    def _ahead(self) -> pd.DataFrame:
+        """The rows that are planned and not there."""
+        if self.planned.empty:
+            return self.planned
+        planned, there = (
+            list(frame[PLANNED[:-1]].itertuples(index=False, name=None)) for frame in (self.planned, self.results)
+        )
+        done = set(there)
+        return self.planned.loc[[row not in done for row in planned]]
 
     def unmet(self, arms: Collection[str], *, points: bool = False) -> str:
         """Which of a study's rules these arms break at the full budget, or at all budget points; "" where none."""
@@ -263,6 +288,10 @@ class Evidence:
         if not points:
             rows = rows[(rows["budget"] == self.budget).fillna(False).astype(bool)]
         said = []
+        if len(ahead := self._ahead[self._ahead["arm"].isin(arms)]):
+            first = ahead.iloc[0]
+            where = f"{first['arm']} at {first['budget']:,} tokens ({first['task']}, seed {first['seed']})"
+            said.append(f"not run yet: {where}" + f" and {len(ahead) - 1} rows more" * (len(ahead) > 1))
         if len(bad := rows[rows["status"].isin(UNSCORED)].drop_duplicates(["arm", "task", "seed"])):
             runs = [f"{r['arm']} {r['status']} ({r['task']}, seed {r['seed']})" for r in bad.to_dict("records")]
             said.append(", ".join(runs[:3]) + f" and {len(runs) - 3} more" * (len(runs) > 3))
@@ -407,7 +436,7 @@ def cheaper(evidence: Evidence, arm: str, view: str) -> Test:
     pairs(evidence, arm, reference)  # equal tokens, size and data at the full budget, or refused
     mine, theirs = (evidence.rows(side)[evidence.compared.columns] for side in (arm, reference))
     targets: dict[str, Sequence[float]] = {}
-    for task in mine["task"].unique():
+    for task in pd.concat([mine, theirs])["task"].unique():
         ends = passed(theirs[theirs["task"] == task], mine[mine["task"] == task], column)
         if not ends or ends[0] <= ends[1]:
             why = f"{reference} has no budget points below what {arm} costs on {task}"
@@ -453,11 +482,14 @@ def _described(
 ) -> tuple[Test, pd.Series | None]:
     """A test without p, and the row of statistics that its p come from; None where there may be none.
 
-    measured: seeds that agree need no statistics.
+    measured: tasks whose seeds agree need no statistics.
     """
     per_task = stats.contrast(differences)
-    total = stats.across_tasks(per_task).iloc[0]
-    untested = "" if measured and _flat(per_task) else str(total["why"])
+    flat = _agreeing(per_task) & measured
+    spread = {"se": (per_task["sd"] / np.sqrt(per_task["n"])).where(flat, per_task["se"])}
+    spread |= {"df": (per_task["n"] - 1.0).where(flat, per_task["df"]), "why": per_task["why"].mask(flat, "")}
+    total = stats.across_tasks(per_task if flat.all() else per_task.assign(**spread)).iloc[0]
+    untested = "" if len(flat) and flat.all() else str(total["why"])
     why = "; ".join(filter(None, (evidence.unmet(rows, points=points), str(total["missing"]), untested)))
     effect, low, high = (float(total[column]) for column in ("effect", "low", "high"))
     test = Test(
@@ -468,8 +500,13 @@ def _described(
 
 def _flat(per_task: pd.DataFrame) -> bool:
     """Whether the seeds agree in every task, and are as many as a test needs."""
+    return bool(len(per_task) and _agreeing(per_task).all())
+
+
+def _agreeing(per_task: pd.DataFrame) -> pd.Series:
+    """In which tasks the seeds agree, and are as many as a test needs."""
     enough = (per_task["n"] >= stats.SEEDS) & (per_task["unscored"] == 0) & (per_task["bound"] == "")
-    return bool(len(per_task) and (enough & (per_task["sd"] < RESOLUTION)).all())
+    return enough & (per_task["sd"] < RESOLUTION)
 
 
 def _p(rule: object, row: pd.Series) -> float:
@@ -528,6 +565,8 @@ def known(extra: Sequence[Path] = ()) -> dict[str, Claim]:
         with plugins.blamed(plugin, "cannot be used"):
             if not issubclass(loaded, Claim):
                 raise ValueError("derive its class from growbench.claim.Claim")
+            if type(loaded.number) is not int:
+                raise ValueError(f"its number, a place in a list of claims, must be an integer, not {loaded.number!r}")
             found[name.replace("_", "-")] = loaded()
     return found
 
@@ -536,7 +575,7 @@ def decide(claims: Mapping[str, Claim], evidence: Evidence, alpha: float = ALPHA
     """The verdict on every claim, by name, in their order. One that fails is undecided, and said to have failed."""
     found: dict[str, Finding | str] = {}
     for name, claim in sorted(claims.items(), key=lambda item: (item[1].number, item[0])):
-        found[name] = _found(name, claim, evidence)
+        found[name] = _found(name, claim, evidence.copy())
     p = pd.DataFrame(
         {name: (f.p_for, f.p_against) if isinstance(f, Finding) else (np.nan, np.nan) for name, f in found.items()},
         index=["for", "against"],
@@ -560,6 +599,7 @@ def _found(name: str, claim: Claim, evidence: Evidence) -> Finding | str:
         finding = claim.find(evidence)
         if not (isinstance(finding, Finding) and finding.tests):
             raise TypeError(f"find gives {type(finding).__name__}, and no Finding with a test")
+        _refuse_nonsense(finding)
     except Lacking as lacking:
         return f"it needs {lacking}"
     except (Exception, SystemExit) as error:
@@ -569,9 +609,37 @@ def _found(name: str, claim: Claim, evidence: Evidence) -> Finding | str:
     return finding
 
 
+def _refuse_nonsense(finding: Finding) -> None:
+    """Raise ValueError for a finding that no verdict can be made of, whoever's tests it holds."""
+    if finding.rule not in _ENDS:
+        raise ValueError(f"its rule is {finding.rule!r}, and none of {', '.join(_ENDS)}")
+    for tests in (finding.tests, finding.beside):
+        if not isinstance(tests, tuple) or not all(isinstance(test, Test) for test in tests):
+            raise ValueError(f"what it tests must be a tuple of Test, not {tests!r:.80}")
+    for test in (*finding.tests, *finding.beside):
+        for name in ("name", "why", "measure"):
+            if not isinstance(value := getattr(test, name), str):
+                raise ValueError(f"the {name} of a test must be text, not {value!r:.80}")
+        if not isinstance(test.rows, tuple) or not all(isinstance(row, str) for row in test.rows):
+            raise ValueError(f"the rows of {test.name} must be a tuple of arms, not {test.rows!r:.80}")
+        for name in ("effect", "low", "high", "p_for", "p_against"):
+            value = getattr(test, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ValueError(f"{name} of {test.name} must be a number, not {value!r:.80}")
+            if name.startswith("p_") and not (np.isnan(value) or 0 <= value <= 1):
+                raise ValueError(f"{name} of {test.name} must lie in 0 ... 1, not {value}")
+        columns = {"task", "n", "effect", "low", "high", "why"}
+        if not isinstance(test.per_task, pd.DataFrame) or (len(test.per_task) and not columns <= {*test.per_task}):
+            raise ValueError(f"per_task of {test.name} must be a table of stats.contrast")
+        if test.parts is not None:
+            _refuse_nonsense(test.parts)
+
+
 def _decided(name: str, statement: str, finding: Finding, p_for: float, p_against: float, alpha: float) -> Decision:
     verdict: Verdict = "supported" if p_for < alpha else "contradicted" if p_against < alpha else "undecided"
     clearer = f"a clearer effect: neither adjusted p is below {alpha:g}"
+    if p_for < alpha and p_against < alpha:
+        verdict, clearer = "undecided", f"a larger effect: it is there, within the margin: both p are below {alpha:g}"
     return Decision(
         claim=name,
         statement=statement,

@@ -355,9 +355,9 @@ def claims(
 ) -> None:
     """Say which claims a study's results support, contradict, or leave undecided."""
     from growbench.claim import tabulate
-    from growbench.folders import read
+    from growbench.folders import planned, read
 
-    decided, tested = tabulate(_decisions(*read(folders), plugin))
+    decided, tested = tabulate(_decisions(*read(folders), planned(folders), plugin))
     if not as_json:
         decided, tested = (
             decided[["claim", "verdict", "effect", "low", "high", "measure", "missing"]],
@@ -716,12 +716,14 @@ def _write_report(folders: Sequence[Path], page: Path, plugin: Sequence[Path] | 
     return page
 
 
-def _decisions(frames: "Frames", about: Mapping[str, Any], plugin: Sequence[Path] | None) -> "list[Decision]":
+def _decisions(
+    frames: "Frames", about: Mapping[str, Any], planned: "pd.DataFrame", plugin: Sequence[Path] | None
+) -> "list[Decision]":
     """Return the verdict on every claim that is known, built in or given."""
     from growbench import publish
 
     with _guests():
-        return publish.decisions(frames, about, tuple(plugin or ()))
+        return publish.decisions(frames, about, planned, tuple(plugin or ()))
 
 
 def _command() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from growbench import reading, tables
+from growbench.results import PLANNED
 
 Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 """Results, curves, stages, diagnostics."""
@@ -24,8 +25,19 @@ def read(folders: Sequence[Path]) -> tuple[Frames, dict[str, Any]]:
     """Return (results, curves, stages, diagnostics) of all folders as one, and where they come from."""
     for folder in folders:
         existing(folder)
-    about = merged([tables.provenance(folder) for folder in folders])
+    about = merged([tables.provenance(folder) for folder in folders]) | {"planned_rows": len(planned(folders))}
     return joined([(*tables.tables(folder), tables.diagnostics(folder)) for folder in folders]), about
+
+
+def planned(folders: Sequence[Path]) -> pd.DataFrame:
+    """Return the rows that the results of all folders are to have: arm, task, seed, budget, and probe."""
+    rows = (
+        {name: arm["about"].get(name, False) for name in PLANNED} | {"budget": point["budget"]}
+        for folder in folders
+        for arm in tables.read_plan(folder)["arms"]
+        for point in arm["points"]
+    )
+    return pd.DataFrame(rows, columns=PLANNED).drop_duplicates(ignore_index=True)
 
 
 def existing(folder: Path) -> None:
@@ -101,7 +113,9 @@ def merged(provenances: Sequence[dict[str, Any]]) -> dict[str, Any]:
             raise ValueError("the folders hold different studies: write one report for each")
         if arm := _tuned_apart(first, other):
             raise ValueError(f"tuning chose differently for {arm} in the folders: write one report for each")
-    return max(zip(studies, provenances, strict=True), key=lambda found: int(found[0]["seeds"]))[1]
+    seeds = {seed for found in provenances for seed in found.get("seeds", ())}
+    most = max(zip(studies, provenances, strict=True), key=lambda found: int(found[0]["seeds"]))[1]
+    return most | ({"seeds": sorted(seeds)} if seeds else {})
 
 
 def _compared(study: Mapping[str, Any]) -> dict[str, Any]:

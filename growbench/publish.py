@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from growbench import claim, figure, tables
-from growbench.folders import Frames, read
+from growbench.folders import Frames, planned, read
 
 Format = Literal["html", "md", "latex"]
 SUFFIX: Mapping[str, str] = {"html": "html", "md": "md", "latex": "tex"}
@@ -36,17 +36,19 @@ def gather(folders: Sequence[Path], plugin: Sequence[Path] = ()) -> Found:
     frames, about = read(folders)
     coordinates = pd.concat([tables.coordinates(folder) for folder in folders]).drop_duplicates()
     try:
-        claims, tests = claim.tabulate(decisions(frames, about, plugin))
+        claims, tests = claim.tabulate(decisions(frames, about, planned(folders), plugin))
     except ValueError as error:  # rows that must not be compared: the report shows the rest
         claims, tests, about = None, None, about | {"no_claims": str(error)}
     return Found(frames=frames, about=about, coordinates=coordinates, claims=claims, tests=tests)
 
 
-def decisions(frames: Frames, about: Mapping[str, Any], plugin: Sequence[Path] = ()) -> list[claim.Decision]:
+def decisions(
+    frames: Frames, about: Mapping[str, Any], planned: pd.DataFrame, plugin: Sequence[Path] = ()
+) -> list[claim.Decision]:
     """The verdict on every claim that is known, built in or given."""
     results, curves, _, diagnostics = frames
     memory = frozenset(str(task["name"]) for task in about["tasks"] if task.get("memory"))
-    evidence = claim.Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory)
+    evidence = claim.Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory, planned=planned)
     return claim.decide(claim.known(plugin), evidence)
 
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 UNSCORED = ("diverged", "failed", "blocked")
 """Statuses whose loss is the uniform predictor's: the worst score, never a missing row."""
 
+PLANNED = ["arm", "task", "seed", "budget", "probe"]
+"""What is known of a row of results before it is there."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Column:

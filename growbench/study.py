@@ -114,8 +114,8 @@ class StrategySpec(_Part):
 
     name: str
     arm: str | None = None
-    architectures: tuple[str, ...] | None = None
-    tasks: tuple[str, ...] | None = None
+    architectures: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     only: Annotated[tuple[Part, ...], BeforeValidator(_several), Field(min_length=1)] | None = None
     layers: Annotated[tuple[Count0, ...], BeforeValidator(_numbers), Field(min_length=1)] | None = None
     parameters: dict[str, Value] = {}
@@ -283,6 +283,8 @@ class Range(_Part):
     def _ordered(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"give a range as [low, high], low first, not [{self.low:g}, {self.high:g}]")
+        if math.isinf(self.high / self.low):
+            raise ValueError(f"give a narrower range: [{self.low:g}, {self.high:g}] is wider than any number")
         return self
 
     @model_serializer

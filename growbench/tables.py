@@ -137,11 +137,19 @@ def refuse_foreign(out: Path) -> None:
         return
     for within in (out / "stages", out / TUNING, out / TUNING / "stages"):
         reading.folder(within)
-    if _is_planned(out) or reading.records(out, files=False):
+    if _has_run(out):
         return
-    own = {TUNING} if _is_planned(out / TUNING) else set[str]()
-    if foreign := sorted({path.name for path in out.iterdir() if not _LEFT.fullmatch(path.name)} - own):
+    left = {path.name for path in out.iterdir() if not _LEFT.fullmatch(path.name)}
+    if TUNING in left and (out / TUNING).is_dir():  # before its plan is written too, there is nothing of anyone else
+        of_tuning = [path for path in (out / TUNING).iterdir() if not _LEFT.fullmatch(path.name)]
+        left -= {TUNING} if not of_tuning or _has_run(out / TUNING) else set()
+    if foreign := sorted(left):
         raise ValueError(f"{out} holds {foreign[0]} and no study of growbench: give a new or an empty folder as --out")
+
+
+def _has_run(out: Path) -> bool:
+    """Whether a folder holds a plan, or stages, of growbench."""
+    return _is_planned(out) or bool(reading.records(out, files=False))
 
 
 def status(out: Path) -> dict[str, Any]:

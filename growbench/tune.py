@@ -172,12 +172,13 @@ class Tuner:
 
 
 def _has_sources(wanted: Sequence[Arm], found: Sequence[Arm]) -> None:
-    """Raise ValueError where an arm has a source that no from-scratch arm tunes."""
-    scratch = {arm.about["architecture"] for arm in found if arm.about["from_scratch"]}
+    """Raise ValueError where an arm has a source that no from-scratch arm tunes on its task."""
+    scratch = {(arm.about["task"], arm.about["architecture"]) for arm in found if arm.about["from_scratch"]}
     for arm in wanted:
-        if arm.about["architecture"] not in scratch:
+        if (arm.about["task"], arm.about["architecture"]) not in scratch:
             raise ValueError(
-                f"the source of {arm.about['arm']} would not be tuned: add the strategy scratch, or leave tuning out"
+                f"the source of {arm.about['arm']} would not be tuned on {arm.about['task']}: add the strategy scratch "
+                "there, or leave tuning out"
             )
 
 

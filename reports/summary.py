@@ -417,7 +417,8 @@ def gaps(rows: pd.DataFrame, spec: Mapping[str, Any], planned: int | None = None
 
 def _lacking_seeds(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[str]:
     """Seeds that a whole task lacks, then those that an arm lacks at some budget points."""
-    asked = set(range(spec["seeds"])) if isinstance(spec.get("seeds"), int) else {int(s) for s in rows["seed"].dropna()}
+    count, first = spec.get("seeds"), spec.get("first_seed") or 0
+    asked = {first + i for i in range(count)} if isinstance(count, int) else {int(s) for s in rows["seed"].dropna()}
     found = []
     for task, of_task in rows.groupby("task", sort=True):
         present = {int(seed) for seed in of_task["seed"].dropna()}

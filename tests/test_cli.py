@@ -182,6 +182,11 @@ def test_fresh_seeds_merge_where_both_folders_were_tuned_alike() -> None:
         folders.merged([first | one, fresh | other])
 
 
+def test_folders_that_merge_have_the_seeds_of_all() -> None:
+    first, fresh = (folder_of("0.1.0", f"study: quick\nseeds: 2\nfirst_seed: {n}\n", "a") for n in (0, 2))
+    assert folders.merged([first | {"seeds": [0, 1]}, fresh | {"seeds": [2, 3]}])["seeds"] == [0, 1, 2, 3]
+
+
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 
 

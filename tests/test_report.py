@@ -640,6 +640,14 @@ def test_partial_results_render_and_say_what_is_missing(part: str) -> None:
     assert f"{len(results)} of 900 planned rows are there." in text
 
 
+def test_a_study_of_fresh_seeds_lacks_none_of_the_first() -> None:
+    results, curves, stages = (frame.assign(seed=frame["seed"] + 5) for frame in report_data.tables())
+    study = report_data.STUDY.replace("seeds: 3", "seeds: 3\nfirst_seed: 5")
+    assert "lacks seed" not in Page(render(results, curves, stages, study=study)).text(0)
+    left = results[results["seed"] != 6].reset_index(drop=True)
+    assert "pycode lacks seed 6." in Page(render(left, curves, stages, study=study)).text(0)
+
+
 def test_a_symbolic_task_speaks_nats_and_shows_its_excess_over_the_limit() -> None:
     results, curves, stages = transformer("grammar")
     found = Page(render(results, curves, stages))

@@ -584,6 +584,22 @@ def test_at_equal_cost_nothing_is_extrapolated_or_dropped() -> None:
     assert found["missing"].tolist() == lacks
 
 
+def test_at_equal_cost_of_points_that_cost_the_same_the_lower_counts_in_any_order() -> None:
+    made = {"seed": 0, "status": "ok", "data_fingerprint": "d", "params_non_embedding": 100}
+    points = [(1e9, 4.0), (2e9, 3.0), (2e9, 2.9), (4e9, 2.5)]
+    base = pd.DataFrame([made | {"arm": "base", "task": "t", "flops": c, "loss": loss} for c, loss in points])
+    arm = pd.DataFrame([made | {"arm": "x", "task": "t", "flops": 2e9, "loss": 2.8}])
+    for order in (base, base[::-1], base.iloc[[2, 0, 3, 1]]):
+        assert stats.at_equal_cost(arm, arm, order)["reference_loss"].tolist() == [2.9]
+
+
+def test_at_equal_cost_a_task_that_the_arm_lacks_is_missing() -> None:
+    made = {"seed": 0, "status": "ok", "data_fingerprint": "d", "params_non_embedding": 100, "flops": 1e9, "loss": 2.0}
+    base = pd.DataFrame([made | {"arm": "base", "task": task} for task in ("s", "t")])
+    found = stats.at_equal_cost(base, base[base["task"] == "t"].assign(arm="x"), base)
+    assert found[["task", "missing"]].to_numpy().tolist() == [["s", "x"], ["t", ""]]
+
+
 def test_at_equal_cost_only_the_points_that_are_read_need_have_finished() -> None:
     rows = [result("x", 0, 2.0, flops=4e9), result("x", 1, 2.0, flops=3e9), *scratch_points([3.0, 2.4, 2.0], 0)]
     table = results(rows + scratch_points([3.0, 2.4, 2.0], 1))

@@ -128,6 +128,18 @@ def test_a_study_cannot_be_changed() -> None:
         ({"about": None}, "small.yaml: a study lacks the key 'about'"),
         ({"tasks": []}, "small.yaml: tasks: Tuple must have at least 1 item after validation, not 0"),
         (
+            {"strategies": [{"name": "zero_pad", "tasks": []}]},
+            "small.yaml: strategies.0.tasks: Tuple must have at least 1 item after validation, not 0",
+        ),
+        (
+            {"strategies": [{"name": "zero_pad", "architectures": []}]},
+            "small.yaml: strategies.0.architectures: Tuple must have at least 1 item after validation, not 0",
+        ),
+        (
+            {"tuning": TUNING | {"learning_rate": [1e-300, 1e300]}},
+            "small.yaml: tuning.learning_rate: give a narrower range: [1e-300, 1e+300] is wider than any number",
+        ),
+        (
             {"tasks": [3]},
             "small.yaml: tasks.0: write a name, or a mapping that has one: {name: NAME, parameter: value}",
         ),

@@ -343,6 +343,21 @@ def test_a_folder_with_something_else_in_it_is_refused_and_left_as_it_is(toy_run
     refuse_foreign(toy_run.out)
 
 
+def test_a_folder_whose_tuning_was_killed_before_its_plan_was_written_is_no_one_else_s(tmp_path: Path) -> None:
+    tuning = tmp_path / "out" / "tuning"
+    tuning.mkdir(parents=True)
+    refuse_foreign(tmp_path / "out")
+    for name in (".lock", ".plan.json.123"):
+        (tuning / name).touch()
+        refuse_foreign(tmp_path / "out")
+    (tuning / "notes.txt").touch()
+    with pytest.raises(ValueError, match="holds tuning and no study of growbench"):
+        refuse_foreign(tmp_path / "out")
+    (tuning / "notes.txt").rename(tmp_path / "out" / "notes.txt")
+    with pytest.raises(ValueError, match=r"holds notes\.txt and no study of growbench"):
+        refuse_foreign(tmp_path / "out")
+
+
 def test_the_command_is_that_of_the_plan_in_the_folder(toy_run: toy.Run, tmp_path: Path) -> None:
     store, before = copied(toy_run, tmp_path), provenance(toy_run.out)
     plan = toy.plan(toy_run.out.parent, strategies=["scratch"])  # one seed, one architecture: all of it is there

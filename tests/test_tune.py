@@ -212,7 +212,7 @@ def test_with_a_pattern_the_sources_are_tuned_too_and_are_the_same_trials(
         (
             {"strategies": ["zero_pad"]},
             None,
-            "^the source of transformer/zero_pad would not be tuned: add the strategy",
+            "^the source of transformer/zero_pad would not be tuned on text:.*: add the strategy",
         ),
         ({}, "zero_q", r"^no arm matches 'zero_q': the arms are transformer/continue, transformer/net2net, "),
     ],
@@ -223,6 +223,16 @@ def test_what_cannot_be_tuned_is_said_before_anything_is_trained(
     study = tuned_study(tmp_path, changes.pop("tuning", SMALL), **changes)
     with pytest.raises(ValueError, match=sentence):
         Tuner(study=study, only=only).plan()
+
+
+def test_a_source_that_is_tuned_on_another_task_alone_is_not_tuned(tmp_path: Path) -> None:
+    first, second = toy.text(tmp_path), tmp_path / "more.txt"
+    second.write_bytes(first.read_bytes())
+    tasks = [f"text:{path}" for path in (first, second)]
+    scratch = {"name": "scratch", "tasks": tasks[:1]}
+    Tuner(study=tuned_study(tmp_path, SMALL, [scratch, {"name": "zero_pad", "tasks": tasks[:1]}], tasks=tasks)).plan()
+    with pytest.raises(ValueError, match=r"the source of transformer/zero_pad would not be tuned on text:.*more\.txt"):
+        Tuner(study=tuned_study(tmp_path, SMALL, [scratch, "zero_pad"], tasks=tasks)).plan()
 
 
 # --- what is chosen --------------------------------------------------------------------------------------------------

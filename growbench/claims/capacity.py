@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pandas as pd
 
-from growbench.claim import Claim, Evidence, Finding, Test, below, every, ordered
+from growbench.claim import Claim, Evidence, Finding, Test, below, every, ordered, pairs
 
 UNSIZED = ("data_fingerprint", "budget", "tokens")
 """What must be equal beside a source that is trained on: all but the size."""
@@ -51,6 +51,7 @@ def named(task: str, test: Test) -> Test:
 
 def beside_floor(evidence: Evidence, arm: str, source: str, side: Literal["below", "above"]) -> Test:
     """For: the arm's loss lies on that side of the lowest possible at the source's residual width."""
+    pairs(evidence, arm, source, equal=UNSIZED)  # equal tokens and data, and losses that have a logarithm, or refused
     floors = evidence.rows(source).drop_duplicates("task").set_index("task")["loss_floor"]
     rows = evidence.final(arm)
     losses, limits = (

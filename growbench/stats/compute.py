@@ -118,7 +118,7 @@ def at_equal_cost(
     mine = at_budget(results, arm)
     refuse_unequal(mine, baseline.drop_duplicates([*KEY, *equal]), equal=equal)
     sides = name_of(arm), name_of(baseline)
-    points = {key: rows for key, rows in baseline.groupby(KEY) if key[0] in set(mine["task"])}
+    points = dict(list(baseline.groupby(KEY)))
     rows = []
     spent = mine[cost].astype("Float64").to_numpy("float64", na_value=np.nan)
     for row, loss, at in zip(mine.to_dict("records"), losses(mine, metric), spent, strict=True):
@@ -138,7 +138,7 @@ def _read_off(points: pd.DataFrame, spent: float, sides: tuple[str, str], cost: 
     none = {"reference_loss": np.nan, "unscored": 0}
     if math.isnan(spent):
         return none | {"missing": f"the cost of {sides[0]}"}
-    known = points.dropna(subset=[cost]).sort_values(cost)
+    known = points.dropna(subset=[cost]).sort_values([cost, metric], ascending=[True, False])  # the lower of equal cost
     costs = known[cost].to_numpy("float64")
     if known.empty or not costs[0] * (1 - _ROUNDING) <= spent <= costs[-1] * (1 + _ROUNDING):
         return none | {"missing": f"{sides[1]} at {spent:.3g} FLOPs"}
