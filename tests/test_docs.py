@@ -1,38 +1,155 @@
-"""Documentation runs: the Python blocks of every page, in order, and every link to a file of the repository."""
+"""Documentation runs: every code block of every page, in order and in a folder of the page's own; every link leads."""
 
+import os
 import re
 import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-BLOCKS = {page: re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S) for page in PAGES}
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, ROOT / "docs/template-plugin/README.md"]
+GENERATED = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"]
+
+REASONS = ("it takes minutes", "it needs a cluster", "it needs a download")
+"""Why a block may not be run here; `<!-- not run: REASON -->` on the line before it says which."""
+
+SHOWN = "text"
+"""The language of what is no code: output, diagrams, labels."""
+
+SLOW = {"first-strategy.md"}
+"""Pages that run a study of a minute or two."""
 
 
-@pytest.mark.parametrize("page", ["study.md", "results.md"])
-def test_a_generated_page_says_what_the_code_says(page: str) -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"][page]()
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A fenced block: its line, its language, its text, and why it is not run ("" where it is)."""
+
+    line: int
+    language: str
+    text: str
+    reason: str
+
+    @property
+    def file(self) -> str:
+        """The file that it is, named by a comment on its first line; "" where it is none."""
+        named = re.match(r"# ([\w/-]+\.(?:py|yaml))\n", self.text)
+        return named[1] if named else ""
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    opened, language = 0, ""
+    for number, line in enumerate(lines, 1):
+        if not line.startswith("```"):
+            continue
+        if opened:
+            before = re.fullmatch(r"<!-- not run: (.*) -->", lines[opened - 2]) if opened > 1 else None
+            text = "\n".join(lines[opened : number - 1]) + "\n"
+            yield Block(line=opened, language=language, text=text, reason=before[1] if before else "")
+            opened = 0
+        else:
+            opened, language = number, line[3:]
+    assert not opened, f"{page.name}: the block of line {opened} does not end"
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """The environment of a page's commands: this one's growbench, python and pytest, and a home of its own."""
+    commands, home = tmp_path / "commands", tmp_path / "home"
+    commands.mkdir()
+    home.mkdir()
+    calls = {"growbench": "-c 'from growbench.cli import main; main()'", "python": "", "pytest": "-m pytest"}
+    for name, call in calls.items():
+        (commands / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {call} "$@"\n', encoding="utf-8")
+        (commands / name).chmod(0o755)
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    found = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    return os.environ | {"PATH": path, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": found}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in SLOW)) for page in DOCS],
+)
+def test_the_blocks_of_a_page_run(
+    page: Path, shell: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, Any] = {"__name__": page.stem}
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for block in blocks(page):
+        place = f"{page.name}, line {block.line}"
+        if block.reason or block.language == SHOWN:
+            continue
+        if block.file:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(block.text, place, "exec"), names)
+        elif block.language == "yaml":
+            yaml.safe_load(block.text)
+        else:
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", block.text], env=shell, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{place}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_a_block_says_what_it_is_and_why_it_is_not_run(page: Path) -> None:
+    found = list(blocks(page))
+    assert {block.language for block in found} <= {"python", "yaml", "sh", SHOWN}
+    reasons = [block.reason for block in found if block.reason]
+    assert set(reasons) <= set(REASONS)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<!-- not run") == len(reasons), "a mark that stands before no block"
+    assert not re.findall(r"^(?: {4}|\t).*", prose(page), flags=re.M), "a block without a fence"
+
+
+@pytest.mark.parametrize("page", GENERATED)
+def test_a_generated_page_or_picture_is_what_the_code_makes(page: str) -> None:
+    made = GENERATED[page]()
     assert (ROOT / "docs" / page).read_text(encoding="utf-8") == made, "run python docs/generate.py"
 
 
-@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if blocks], ids=lambda page: page.name)
-def test_the_python_of_a_page_runs(page: Path) -> None:
-    names: dict[str, Any] = {"__name__": page.stem}
-    for number, block in enumerate(BLOCKS[page]):
-        exec(compile(block, f"{page.name}, block {number}", "exec"), names)
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ +(.*)$", prose(page), flags=re.M):
+        anchor = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+        if found[anchor]:
+            found[f"{anchor}-{found[anchor]}"] = 0
+    return set(found)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-        assert re.match(r"https?://", target) or (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"https?://", target):
+            continue
+        file, _, anchor = target.partition("#")
+        to = page.parent / file if file else page
+        assert to.exists(), target
+        assert not anchor or anchor in anchors(to), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_files_that_a_page_names_are_there(page: Path) -> None:
     """Paths such as growbench/axes.py, wherever they stand in the text."""
     named = re.findall(
@@ -40,3 +157,15 @@ def test_the_files_that_a_page_names_are_there(page: Path) -> None:
         page.read_text(encoding="utf-8"),
     )
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_a_page_can_be_reached_from_the_readme(page: Path) -> None:
+    assert f"](docs/{page.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_guide_to_the_report_has_the_reports_sections_in_its_order() -> None:
+    page = (ROOT / "reports" / "page.html").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "reading-the-report.md").read_text(encoding="utf-8")
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
+    assert re.findall(r"^## (.*)$", guide, flags=re.M) == ["The head", *headings, "The tables behind it"]
