@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from growbench import cli
+
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, ROOT / "docs/template-plugin/README.md"]
@@ -162,6 +164,23 @@ def test_the_files_that_a_page_names_are_there(page: Path) -> None:
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_a_page_can_be_reached_from_the_readme(page: Path) -> None:
     assert f"](docs/{page.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_command_is_shown_somewhere() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    apps = {"": cli.app} | {f"{g.name} ": g.typer_instance for g in cli.app.registered_groups if g.typer_instance}
+    shown = [
+        f"growbench {group}{command.name or command.callback.__name__.replace('_', '-')}"
+        for group, app in apps.items()
+        for command in app.registered_commands
+        if command.callback
+    ]
+    assert "growbench new strategy" in shown
+    assert not [words for words in shown if words not in text]
+
+
+def test_contributing_fits_60_lines() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 60
 
 
 def test_the_guide_to_the_report_has_the_reports_sections_in_its_order() -> None:
