@@ -1121,7 +1121,7 @@ def test_a_folder_without_results_is_one_sentence(growbench_: Run, tmp_path: Pat
         (MINE.replace("ClassVar[int] = 50", "ClassVar[int] ="), "cannot be read: line"),
         (MINE.replace("from typing", "import no_such_module; from typing"), "cannot be imported: ModuleNotFoundError"),
         (MINE.replace("def find", "def seek"), "cannot be used: TypeError: Can't instantiate abstract class Mine"),
-        (MINE.replace("class Mine(Claim)", "class Mine(Evidence)"), "cannot be used: derive its class from"),
+        (MINE.replace("class Mine(Claim)", "class Mine(Finding)"), "is no growbench.claim.Claim: derive its class"),
     ],
 )
 def test_a_broken_claim_is_one_sentence(growbench_: Run, toys: Toys, tmp_path: Path, source: str, said: str) -> None:

@@ -6,61 +6,23 @@ import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pages import REASONS, SHOWN, blocks
 
 from growbench import cli
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, ROOT / "docs/template-plugin/README.md"]
+TEMPLATE = ROOT / "docs" / "template-plugin" / "README.md"
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, TEMPLATE]
 GENERATED = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"]
-
-REASONS = ("it takes minutes", "it needs a cluster", "it needs a download")
-"""Why a block may not be run here; `<!-- not run: REASON -->` on the line before it says which."""
-
-SHOWN = "text"
-"""The language of what is no code: output, diagrams, labels."""
 
 SLOW = {"first-strategy.md"}
 """Pages that run a study of a minute or two."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """A fenced block: its line, its language, its text, and why it is not run ("" where it is)."""
-
-    line: int
-    language: str
-    text: str
-    reason: str
-
-    @property
-    def file(self) -> str:
-        """The file that it is, named by a comment on its first line; "" where it is none."""
-        named = re.match(r"# ([\w/-]+\.(?:py|yaml))\n", self.text)
-        return named[1] if named else ""
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    opened, language = 0, ""
-    for number, line in enumerate(lines, 1):
-        if not line.startswith("```"):
-            continue
-        if opened:
-            before = re.fullmatch(r"<!-- not run: (.*) -->", lines[opened - 2]) if opened > 1 else None
-            text = "\n".join(lines[opened : number - 1]) + "\n"
-            yield Block(line=opened, language=language, text=text, reason=before[1] if before else "")
-            opened = 0
-        else:
-            opened, language = number, line[3:]
-    assert not opened, f"{page.name}: the block of line {opened} does not end"
 
 
 def prose(page: Path) -> str:
@@ -112,7 +74,7 @@ def test_the_blocks_of_a_page_run(
             assert done.returncode == 0, f"{place}\n{done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*DOCS, TEMPLATE], ids=lambda page: page.name)
 def test_a_block_says_what_it_is_and_why_it_is_not_run(page: Path) -> None:
     found = list(blocks(page))
     assert {block.language for block in found} <= {"python", "yaml", "sh", SHOWN}

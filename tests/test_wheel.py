@@ -89,7 +89,7 @@ def test_it_runs_a_study_and_writes_its_report(packages: Path, tmp_path: Path) -
     assert json.loads(said)["failed"] == 0
     page = (tmp_path / "runs" / "toy" / "report.html").read_text(encoding="utf-8")
     assert "transformer/zero_pad" in page
-    command = [packages.parents[2] / "bin" / "python", "-c", "import growbench; print(growbench.__file__)"]
+    command = [str(packages.parents[2] / "bin" / "python"), "-c", "import growbench; print(growbench.__file__)"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     found = subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True).stdout
     assert Path(found.strip()).is_relative_to(packages)
