@@ -1,4 +1,4 @@
-# make run    the study `quick` and its report          make check      format, lint, types
+# make run    the study `quick` and its report          make check      format, lint, types, layers
 # make test   every test that takes seconds             make test-slow  those that take minutes
 #
 # Both set up .venv first, once: they install again only when pyproject.toml or constraints.txt changes.
@@ -22,6 +22,7 @@ check: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

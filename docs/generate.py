@@ -1,15 +1,16 @@
-"""Writes the pages that state a schema, from the code that is one: docs/study.md and docs/results.md.
+"""Writes what docs/ has from code: the pages that state a schema, study.md and results.md, and the pictures.
 
 python docs/generate.py
 """
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+import runpy
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 
 from growbench import results, study
@@ -76,6 +77,8 @@ def _kind(annotation: Any, metadata: list[Any] | None = None) -> str:
     if getattr(annotation, "__metadata__", None):
         return _kind(annotation.__origin__, list(annotation.__metadata__))
     names = {int: "integer", float: "number", str: "text", bool: "true or false", type(None): "none"}
+    if annotation is JsonValue:
+        return "a value of any kind"
     if annotation in names:
         return names[annotation] + _bounds(metadata or [])
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
@@ -128,8 +131,10 @@ def _markdown(text: str) -> str:
     return text.replace("<", "&lt;")
 
 
-PAGES: Mapping[str, Any] = {"study.md": study_page, "results.md": results_page}
+PICTURES: Mapping[str, Callable[[], str]] = runpy.run_path(str(HERE / "pictures.py"))["PICTURES"]
+PAGES: Mapping[str, Callable[[], str]] = {"study.md": study_page, "results.md": results_page, **PICTURES}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
+        (HERE / name).parent.mkdir(exist_ok=True)
         (HERE / name).write_text(page(), encoding="utf-8")

@@ -1,20 +1,19 @@
 """Claims: named statements that a study's results support, contradict or leave undecided.
 
-A claim is a statement and one function from the evidence to tests, each with a p for the statement and a p against it:
+A claim is a statement and one function from the evidence (evidence.py) to tests (comparison.py), each with a p for the
+statement and a p against it, joined by a rule:
 
     every(tests)         holds if all do, fails if one does     p for = largest        p against = k x smallest
     some(tests)          holds if one does, fails if all do     p for = k x smallest   p against = largest
     all_or_none(tests)   holds if all do, fails if all do       p for = largest        p against = largest
 
 Where one of the tests has no p, neither has the claim. Over the claims of a study either kind of p is adjusted by Holm,
-the claims without a p counted; a verdict is an adjusted p below alpha. Effects are log loss ratios (or log FLOP ratios
-where a test says so): below zero the first arm is better.
+the claims without a p counted; a verdict is an adjusted p below alpha.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -23,20 +22,11 @@ import numpy as np
 import pandas as pd
 
 from growbench import plugins, stats
-from growbench.results import PLANNED, UNSCORED
+from growbench.evidence import Evidence, Lacking
 
 ALPHA = 0.05
-RESOLUTION = 1e-7
-"""A spread that is float32's rounding."""
-KEY = ["task", "seed"]
-VIEWS = {"total": "flops", "continued": "flops_continued", "ladder": "flops_ladder"}
-"""The columns of the three views of cost: everything counted, the source free, owning every rung."""
 
 Verdict = Literal["supported", "contradicted", "undecided"]
-
-
-class Lacking(ValueError):
-    """What a test needs is not in the evidence; the sentence says what."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +109,16 @@ def all_or_none(*tests: Test) -> Finding:
     return Finding(tests=tests, rule="all_or_none")
 
 
+def joined(name: str, finding: Finding, *, turned: bool = False) -> Test:
+    """A finding as one test of another; turned: what speaks for it speaks against the test."""
+    shown = headline(finding, "contradicted" if turned else "supported")
+    p_for, p_against = (finding.p_against, finding.p_for) if turned else (finding.p_for, finding.p_against)
+    rows = tuple(dict.fromkeys(row for test in finding.tests for row in test.rows))
+    return replace(
+        shown, name=name, rows=rows, p_for=p_for, p_against=p_against, why=finding.why, parts=finding, turned=turned
+    )
+
+
 def _end(values: Sequence[float], end: Callable[..., Any]) -> float:
     """The largest p, or the smallest times their number; of an incomplete list it is missing."""
     if not values or np.isnan(values).any():
@@ -133,393 +133,8 @@ class Claim(ABC):
     number: ClassVar[int] = 100
 
     @abstractmethod
-    def find(self, evidence: "Evidence") -> Finding:
+    def find(self, evidence: Evidence) -> Finding:
         """Return the tests of the claim, joined. Lacking where the evidence has not what it needs."""
-
-
-# --- evidence --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """A study's tables, as claims read them: columns as in `growbench.results`.
-
-    memory: names of the tasks that validate on what they train on, and may read it more than once; planned: the rows
-    that results are to have (arm, task, seed, budget, probe), so that a study under way is known to be one.
-    """
-
-    results: pd.DataFrame
-    curves: pd.DataFrame = field(default_factory=pd.DataFrame)
-    diagnostics: pd.DataFrame = field(default_factory=pd.DataFrame)
-    memory: frozenset[str] = frozenset()
-    planned: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=PLANNED))
-
-    def copy(self) -> "Evidence":
-        """The same with tables of its own: what is done to them stays in them."""
-        names = "results", "curves", "diagnostics", "planned"
-        return replace(self, **{name: getattr(self, name).copy() for name in names})
-
-    @cached_property
-    def language(self) -> "Evidence":
-        """The evidence without the tasks that ask for one capacity alone. Lacking where none is left."""
-        left = self.results[~self.results["probe"].fillna(False).astype(bool)]
-        if left.empty:
-            raise Lacking("a task that is no capacity probe")
-        return replace(self, results=left, planned=self.planned[~self.planned["probe"].astype(bool)])
-
-    def task(self, name: str) -> "Evidence":
-        """The evidence of the tasks made by one plugin. Lacking where there is none."""
-        own, planned = (
-            frame[frame["task"].astype(str).str.extract(r"^([^(:]*)", expand=False) == name]
-            for frame in (self.results, self.planned)
-        )
-        if own.empty:
-            raise Lacking(f"the task {name}")
-        return replace(self, results=own, planned=planned)
-
-    @cached_property
-    def budget(self) -> int:
-        """The study's full budget, in tokens."""
-        return stats.full_budget(self.results)
-
-    @cached_property
-    def compared(self) -> pd.DataFrame:
-        """The results in the columns that comparisons read: a tenth of the table, and of the time."""
-        return self.results[[*KEY, "arm", "rung", "status", "loss", *stats.EQUAL, "tuned", "epochs", *VIEWS.values()]]
-
-    @cached_property
-    def made(self) -> pd.DataFrame:
-        """How the arms of the study's own schedule are made, a row per arm in the order of the table.
-
-        From scratch, an arm is of the ladder's own shape: those in which restricted growth ends are left out.
-        """
-        text = ["strategy", "variant", "restriction", "placement", "nonlinearity"]
-        rows = self.results[[*text, "arm", "architecture", "shape", "rung", "schedule"]]
-        rows = rows[rows["schedule"].fillna("") == ""]
-        last = rows.sort_values("rung", kind="stable").drop_duplicates("arm", keep="last").set_index("arm")
-        last = last.loc[rows["arm"].drop_duplicates()].reset_index()
-        last[text] = last[text].fillna("")
-        ends = list(zip(last["architecture"], last["shape"], strict=True))
-        restricted = {end for end, parts in zip(ends, last["restriction"], strict=True) if parts}
-        own = [s != "scratch" or end not in restricted for s, end in zip(last["strategy"], ends, strict=True)]
-        return last[own].assign(top=last[own].groupby("architecture")["rung"].transform("max"))
-
-    def arms(
-        self,
-        strategy: str,
-        *,
-        variant: str = "",
-        restriction: str = "",
-        placement: str | None = None,
-        nonlinearity: str | None = None,
-        rung: Literal["first", "last"] = "last",
-    ) -> list[str]:
-        """Names of the arms of the study's own schedule that are so made, in the order of the table."""
-        rows = self.made
-        wanted = {"strategy": strategy, "variant": variant, "restriction": restriction}
-        for column, value in (wanted | {"placement": placement, "nonlinearity": nonlinearity}).items():
-            if value is not None:
-                rows = rows[rows[column] == value]
-        return [str(name) for name in rows.loc[rows["rung"] == (rows["top"] if rung == "last" else 0), "arm"]]
-
-    def arm(self, strategy: str, **made: str) -> str:
-        """The first arm that is so made (see `arms`). Lacking where there is none."""
-        (found,) = self.together({"strategy": strategy} | made)
-        return found
-
-    def together(self, *made: Mapping[str, str], **common: str) -> list[str]:
-        """Arms that are so made (see `arms`), all of one architecture: the first that has them. Lacking where none has.
-
-        common: what holds of each of them.
-        """
-        each = [self.arms(**{**common, **own}) for own in made]  # type: ignore[arg-type]
-        words = [_words({**common, **own}) for own in made]
-        if gone := [said for said, found in zip(words, each, strict=True) if not found]:
-            raise Lacking(f"an arm of {' and one of '.join(gone)}")
-        of = self.made.set_index("arm")["architecture"]
-        for architecture in dict.fromkeys(of):
-            chosen = [next((arm for arm in found if of[arm] == architecture), "") for found in each]
-            if all(chosen):
-                return chosen
-        raise Lacking(f"one architecture with arms of {', '.join(words)}")
-
-    def scratch(self, arm: str) -> str:
-        """The from-scratch arm of an arm's architecture, size and shape. Lacking where there is none."""
-        mine = self.rows(arm).iloc[-1]
-        same = ["architecture", "shape", "rung"]
-        rows = self.results[(self.results["strategy"] == "scratch") & (self.results[same] == mine[same]).all(axis=1)]
-        if rows.empty:
-            raise Lacking(f"scratch in the shape of {arm}")
-        return str(rows["arm"].iloc[0])
-
-    def rows(self, arm: str) -> pd.DataFrame:
-        """All rows of an arm at its last rung. Lacking where there is none."""
-        rows = self.results[self.results["arm"] == arm]
-        if rows.empty:
-            raise Lacking(f"the arm {arm}")
-        last: pd.DataFrame = rows[rows["rung"] == rows["rung"].max()]
-        return last
-
-    def final(self, arm: str) -> pd.DataFrame:
-        """The rows of an arm at the study's full budget. Lacking where there is none, or two of one task and seed."""
-        rows = self.rows(arm)
-        rows = rows[(rows["budget"] == self.budget).fillna(False).astype(bool)]
-        if rows.empty:
-            raise Lacking(f"{arm} at the full budget of {self.budget:,} tokens")
-        try:
-            return stats.at_budget(self.results, rows)
-        except ValueError as error:
-            raise Lacking(f"a fair comparison: {error}") from None
-
-    @cached_property
-    def _ahead(self) -> pd.DataFrame:
-        """The rows that are planned and not there."""
-        if self.planned.empty:
-            return self.planned
-        planned, there = (
-            list(frame[PLANNED[:-1]].itertuples(index=False, name=None)) for frame in (self.planned, self.results)
-        )
-        done = set(there)
-        return self.planned.loc[[row not in done for row in planned]]
-
-    def unmet(self, arms: Collection[str], *, points: bool = False) -> str:
-        """Which of a study's rules these arms break at the full budget, or at all budget points; "" where none."""
-        rows = self.compared[self.compared["arm"].isin(arms)]
-        if not points:
-            rows = rows[(rows["budget"] == self.budget).fillna(False).astype(bool)]
-        said = []
-        if len(ahead := self._ahead[self._ahead["arm"].isin(arms)]):
-            first = ahead.iloc[0]
-            where = f"{first['arm']} at {first['budget']:,} tokens ({first['task']}, seed {first['seed']})"
-            said.append(f"not run yet: {where}" + f" and {len(ahead) - 1} rows more" * (len(ahead) > 1))
-        if len(bad := rows[rows["status"].isin(UNSCORED)].drop_duplicates(["arm", "task", "seed"])):
-            runs = [f"{r['arm']} {r['status']} ({r['task']}, seed {r['seed']})" for r in bad.to_dict("records")]
-            said.append(", ".join(runs[:3]) + f" and {len(runs) - 3} more" * (len(runs) > 3))
-        if not rows["tuned"].fillna(False).astype(bool).all():
-            said.append("the study is not tuned")
-        again = rows[(rows["epochs"] > 1).fillna(False).astype(bool) & ~rows["task"].isin(self.memory)]
-        for task, epochs in again.groupby("task", sort=False)["epochs"].max().items():
-            said.append(f"{task} was read {epochs:.2g} times")
-        return "; ".join(said)
-
-
-def _words(made: Mapping[str, str]) -> str:
-    """zero_pad (restriction [ffn], placement ffn)."""
-    own = ", ".join(f"{key} {value}" for key, value in made.items() if value and key != "strategy")
-    return made["strategy"] + f" ({own})" * bool(own)
-
-
-# --- tests -----------------------------------------------------------------------------------------------------------
-
-
-def below(evidence: Evidence, arm: str, reference: str, **given: Collection[str]) -> Test:
-    """For: the arm ends at a lower loss than the reference (two-sided). Against: at a higher one."""
-    return ordered(
-        evidence, f"{arm} ends below {reference}", (arm, reference), pairs(evidence, arm, reference, **given)
-    )
-
-
-def ordered(
-    evidence: Evidence,
-    name: str,
-    rows: Sequence[str],
-    differences: pd.DataFrame,
-    *,
-    side: Literal["below", "above"] = "below",
-    measure: str = "loss",
-    points: bool = False,
-) -> Test:
-    """For: the mean difference lies on that side of zero, two-sided. Against: on the other.
-
-    differences: task, seed, difference, as `stats.contrast` takes them. A censored difference is a bound, and speaks in
-    the direction in which it bounds alone. points: they rest on the arms' rows at all budget points.
-    """
-    bounds = set(differences["bound"]) - {""} if "bound" in differences else set()
-    exact = differences.drop(columns="bound", errors="ignore")
-    test, row = _described(evidence, name, rows, exact, measure, points)
-    if len(bounds) > 1 or "unknown" in bounds:
-        why = "costs are bounded on both sides: the curves do not meet"
-        return replace(test, why="; ".join(filter(None, (evidence.unmet(rows, points=points), why))))
-    if row is None:
-        return test
-    sign, p = (1 if side == "below" else -1), float(row["p"])
-    lower = p if row["effect"] < 0 and bounds <= {"at most"} else 1.0
-    higher = p if row["effect"] > 0 and bounds <= {"at least"} else 1.0
-    why = f"the mean is a bound ({bounds.pop()})" if bounds and min(lower, higher) == 1.0 else ""
-    return replace(test, p_for=(lower, higher)[sign < 0], p_against=(higher, lower)[sign < 0], why=why)
-
-
-def differs(evidence: Evidence, name: str, rows: Sequence[str], differences: pd.DataFrame) -> Test:
-    """For: the mean difference is not zero. Against: it lies within the margin (two one-sided tests)."""
-    test, row = _described(evidence, name, rows, differences)
-    return test if row is None else replace(test, p_for=float(row["p"]), p_against=_p(stats.equivalence, row))
-
-
-def equal(
-    evidence: Evidence,
-    name: str,
-    rows: Sequence[str],
-    differences: pd.DataFrame,
-    *,
-    measure: str = "loss",
-    measured: bool = False,
-) -> Test:
-    """For: the mean difference lies within the margin (two one-sided tests). Against: it lies outside.
-
-    measured: the differences are read off a model and have no noise, so that seeds which agree decide alone.
-    """
-    test, row = _described(evidence, name, rows, differences, measure, measured=measured)
-    if row is None:
-        return test
-    if _flat(test.per_task):
-        p_for = float(not abs(test.effect) < stats.MARGIN)
-        return replace(test, low=test.effect, high=test.effect, p_for=p_for, p_against=1 - p_for)
-    outside = min(1.0, 2 * min(_beyond(row, stats.MARGIN, "greater"), _beyond(row, -stats.MARGIN, "less")))
-    return replace(test, p_for=_p(stats.equivalence, row), p_against=outside)
-
-
-def apart(evidence: Evidence, name: str, rows: Sequence[str], differences: pd.DataFrame, **given: Any) -> Test:
-    """`equal` the other way round. For: the mean difference lies outside the margin. Against: within."""
-    test = equal(evidence, name, rows, differences, **given)
-    return replace(test, p_for=test.p_against, p_against=test.p_for)
-
-
-def not_above(evidence: Evidence, arm: str, reference: str, **given: Collection[str]) -> Test:
-    """For: the arm ends at most the margin above the reference (one-sided). Against: further above."""
-    name = f"{arm} ends no further above {reference} than the margin"
-    test, row = _described(evidence, name, (arm, reference), pairs(evidence, arm, reference, **given))
-    if row is None:
-        return test
-    return replace(test, p_for=_p(stats.noninferiority, row), p_against=_beyond(row, stats.MARGIN, "greater"))
-
-
-def joined(name: str, finding: Finding, *, turned: bool = False) -> Test:
-    """A finding as one test of another; turned: what speaks for it speaks against the test."""
-    shown = headline(finding, "contradicted" if turned else "supported")
-    p_for, p_against = (finding.p_against, finding.p_for) if turned else (finding.p_for, finding.p_against)
-    rows = tuple(dict.fromkeys(row for test in finding.tests for row in test.rows))
-    return replace(
-        shown, name=name, rows=rows, p_for=p_for, p_against=p_against, why=finding.why, parts=finding, turned=turned
-    )
-
-
-def below_at_cost(evidence: Evidence, arm: str, view: str) -> Test:
-    """For: the arm ends below scratch of its own shape at equal FLOPs (two-sided). Against: at most the margin below.
-
-    The FLOPs are what the arm spent in this view, and scratch's loss is read off its budget points there.
-    """
-    reference, column = evidence.scratch(arm), VIEWS[view]
-    name = f"{arm} ends below {reference} at equal FLOPs, view {view}"
-    pairs(evidence, arm, reference)  # equal tokens, size and data at the full budget, or refused
-    mine, theirs = evidence.final(arm), evidence.rows(reference)
-    try:
-        differences = stats.at_equal_cost(evidence.results, mine, theirs, cost=column)
-    except ValueError as error:
-        raise Lacking(f"a fair comparison: {error}") from None
-    test, row = _described(evidence, name, (arm, reference), differences, points=True)
-    if row is None:
-        return test
-    lower = float(row["p"]) if row["effect"] < 0 else 1.0
-    return replace(test, p_for=lower, p_against=_beyond(row, -stats.MARGIN, "greater"))
-
-
-def cheaper(evidence: Evidence, arm: str, view: str) -> Test:
-    """For: the arm reaches losses at fewer FLOPs than scratch of its own shape, over a curve. Against: at more.
-
-    The curve: 25 losses, evenly in log loss, from scratch's first budget point, in the seed where that is lowest, to
-    scratch's loss at all that the arm costs in this view, in the seed where that is highest; without those that the arm
-    is below when it is first scored, since what they cost it is not known, unless it is below all of them. An arm that
-    does not reach one counts with all that it spent.
-    """
-    reference, column = evidence.scratch(arm), VIEWS[view]
-    name = f"{arm} reaches losses for less than {reference}, view {view}"
-    pairs(evidence, arm, reference)  # equal tokens, size and data at the full budget, or refused
-    mine, theirs = (evidence.rows(side)[evidence.compared.columns] for side in (arm, reference))
-    targets: dict[str, Sequence[float]] = {}
-    for task in pd.concat([mine, theirs])["task"].unique():
-        ends = passed(theirs[theirs["task"] == task], mine[mine["task"] == task], column)
-        if not ends or ends[0] <= ends[1]:
-            why = f"{reference} has no budget points below what {arm} costs on {task}"
-            return Test(name=name, rows=(arm, reference), why=why, measure="FLOPs")
-        targets[str(task)] = np.geomspace(*ends, 25).tolist()
-    try:
-        curve = stats.compute_saved(evidence.results, mine, theirs, cost=column, targets=targets)
-    except ValueError as error:
-        raise Lacking(f"a fair comparison: {error}") from None
-    return ordered(evidence, name, (arm, reference), stats.saved_by_seed(curve), measure="FLOPs", points=True)
-
-
-def passed(scratch: pd.DataFrame, arm: pd.DataFrame, column: str) -> tuple[float, float] | None:
-    """(easiest, hardest) loss that scratch passes in every seed up to what the arm costs; None where there is none."""
-    if (spent := arm[column].dropna()).empty:
-        return None
-    cost, ends = float(spent.max()), []
-    for _, points in scratch[scratch["status"] == "ok"].groupby("seed"):
-        known = points.dropna(subset=[column]).sort_values(column)
-        costs, losses = known[column].to_numpy("float64"), known["loss"].to_numpy("float64")
-        if len(costs) < 2 or not costs[0] < cost:
-            return None
-        ends.append((losses[0], float(np.interp(np.log(cost), np.log(costs), np.minimum.accumulate(losses)))))
-    return (min(e for e, _ in ends), max(h for _, h in ends)) if ends else None
-
-
-def pairs(evidence: Evidence, arm: str, reference: str, *, equal: Collection[str] = stats.EQUAL) -> pd.DataFrame:
-    """`stats.pairs` at the full budget. Lacking, with the rows named, where they cannot be compared."""
-    try:
-        return stats.pairs(evidence.compared, arm, reference, budget=evidence.budget, equal=equal)
-    except ValueError as error:
-        raise Lacking(f"a fair comparison: {error}") from None
-
-
-def _described(
-    evidence: Evidence,
-    name: str,
-    rows: Sequence[str],
-    differences: pd.DataFrame,
-    measure: str = "loss",
-    points: bool = False,
-    measured: bool = False,
-) -> tuple[Test, pd.Series | None]:
-    """A test without p, and the row of statistics that its p come from; None where there may be none.
-
-    measured: tasks whose seeds agree need no statistics.
-    """
-    per_task = stats.contrast(differences)
-    flat = _agreeing(per_task) & measured
-    spread = {"se": (per_task["sd"] / np.sqrt(per_task["n"])).where(flat, per_task["se"])}
-    spread |= {"df": (per_task["n"] - 1.0).where(flat, per_task["df"]), "why": per_task["why"].mask(flat, "")}
-    total = stats.across_tasks(per_task if flat.all() else per_task.assign(**spread)).iloc[0]
-    untested = "" if len(flat) and flat.all() else str(total["why"])
-    why = "; ".join(filter(None, (evidence.unmet(rows, points=points), str(total["missing"]), untested)))
-    effect, low, high = (float(total[column]) for column in ("effect", "low", "high"))
-    test = Test(
-        name=name, rows=tuple(rows), per_task=per_task, effect=effect, low=low, high=high, why=why, measure=measure
-    )
-    return test, None if why else total
-
-
-def _flat(per_task: pd.DataFrame) -> bool:
-    """Whether the seeds agree in every task, and are as many as a test needs."""
-    return bool(len(per_task) and _agreeing(per_task).all())
-
-
-def _agreeing(per_task: pd.DataFrame) -> pd.Series:
-    """In which tasks the seeds agree, and are as many as a test needs."""
-    enough = (per_task["n"] >= stats.SEEDS) & (per_task["unscored"] == 0) & (per_task["bound"] == "")
-    return enough & (per_task["sd"] < RESOLUTION)
-
-
-def _p(rule: object, row: pd.Series) -> float:
-    assert callable(rule)
-    return float(rule(row.to_frame().T.astype({"effect": float, "se": float, "df": float})).iloc[0]["p"])
-
-
-def _beyond(row: pd.Series, bound: float, side: Literal["greater", "less"]) -> float:
-    """One-sided p that the mean lies beyond a bound."""
-    shifted = pd.DataFrame(
-        {"effect": [float(row["effect"]) - bound], "se": [float(row["se"])], "df": [float(row["df"])]}
-    )
-    return float(stats.superiority(shifted, alternative=side).iloc[0]["p"])
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
@@ -562,9 +177,8 @@ def known(extra: Sequence[Path] = ()) -> dict[str, Claim]:
     found: dict[str, Claim] = {}
     for name, plugin in plugins.discover("claim", extra).items():
         loaded = plugins.load("claim", name, extra)
+        plugins.derived(plugin, loaded, Claim)
         with plugins.blamed(plugin, "cannot be used"):
-            if not issubclass(loaded, Claim):
-                raise ValueError("derive its class from growbench.claim.Claim")
             if type(loaded.number) is not int:
                 raise ValueError(f"its number, a place in a list of claims, must be an integer, not {loaded.number!r}")
             found[name.replace("_", "-")] = loaded()

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from growbench import coordinates, optimizer, plugins
-from growbench.paths import Arm, Builder, core_identity
+from growbench.arms import Arm, arms_of
+from growbench.paths import Builder, core_identity
 from growbench.settings import Settings, Tuned
 from growbench.store import Record, Stage, Store
 from growbench.study import Study
@@ -173,7 +174,7 @@ def make_plan(
     """
     settings = Settings(chosen=tuned.chosen) if tuned else Settings()
     builder = Builder(study=study, plugin_paths=tuple(plugin_paths), cache=cache, settings=(settings,))
-    arms = [_costed(arm, tuned) for task in study.tasks for arm in builder.arms(task)]
+    arms = [_costed(arm, tuned) for task in study.tasks for arm in arms_of(builder, task)]
     arms = selected(arms, only)
     first = {arm.about["architecture"]: arm for arm in reversed(arms)}
     checks = {name: _check(builder, first[name]) for name in study.ladders if name in first}

@@ -21,7 +21,9 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,20 @@ def blamed(plugin: Plugin, what: str) -> Iterator[None]:
         said = " ".join(str(error).split())
         why = said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}".removesuffix(": ")
         raise ValueError(f"{plugin.kind} {plugin.name!r} ({plugin.origin}) {what}: {why}") from error
+
+
+def derived(plugin: Plugin, loaded: object, base: type) -> None:
+    """Raise ValueError for a plugin whose class does not derive from its kind's."""
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        named = f"{base.__module__}.{base.__name__}"
+        raise ValueError(f"{plugin.kind} {plugin.name!r} ({plugin.origin}) is no {named}: derive its class from that")
+
+
+def typed(name: str, value: object, wanted: type[T]) -> T:
+    """What a plugin returned; ValueError where it is of another type."""
+    if not isinstance(value, wanted):
+        raise ValueError(f"{name} gives {type(value).__name__} where {wanted.__name__} is expected")
+    return value
 
 
 def check(plugin: Plugin, parameters: Mapping[str, object]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from growbench import claim, figure, tables
+from growbench.evidence import Evidence
 from growbench.folders import Frames, planned, read
 
 Format = Literal["html", "md", "latex"]
@@ -48,7 +49,7 @@ def decisions(
     """The verdict on every claim that is known, built in or given."""
     results, curves, _, diagnostics = frames
     memory = frozenset(str(task["name"]) for task in about["tasks"] if task.get("memory"))
-    evidence = claim.Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory, planned=planned)
+    evidence = Evidence(results=results, curves=curves, diagnostics=diagnostics, memory=memory, planned=planned)
     return claim.decide(claim.known(plugin), evidence)
 
 

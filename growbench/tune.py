@@ -17,7 +17,8 @@ from typing import Any
 import pandas as pd
 from scipy.stats import qmc
 
-from growbench.paths import Arm, Builder
+from growbench.arms import Arm, arms_of
+from growbench.paths import Builder
 from growbench.plan import Plan, selected, used_stages
 from growbench.settings import Chosen, Setting, Settings, Tuned
 from growbench.store import Record, Store
@@ -82,7 +83,7 @@ class Tuner:
         ]
         proxy = self.study.proxy()
         builder = Builder(study=proxy, plugin_paths=self.plugin_paths, cache=self.cache, settings=settings)
-        found = [arm for task in proxy.tasks for arm in builder.arms(task)]
+        found = [arm for task in proxy.tasks for arm in arms_of(builder, task)]
         wanted = selected(found, self.only)
         names, architectures = ({arm.about[name] for arm in wanted} for name in ("arm", "architecture"))
         _has_sources(wanted, found)

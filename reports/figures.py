@@ -100,38 +100,14 @@ def loss_vs_compute(
     points = mine.assign(x=mine[cost].where(mine[cost] > 0)).sort_values(["arm", "budget", "seed"])
     means, (trunk, growth) = _budget_points(points), _paths(curves, mine, view)
     metric = summary.metric(rows[rows["task"] == task])
-    ends, law = list[End](), ""
-
     canvas, axes = drawing.plot(len(shown.named))
-    drawn = points[points["scored"] & points["x"].notna()]
-    across, up = drawing.limits(np.log10([*drawn["x"], *growth["x"]]), 0.06), drawing.limits(drawn["score"], 0.1)
-    if across and up:
-        up = (up[0], up[1] + 0.25 * (up[1] - up[0]))
-        drawing.decades(axes, 10 ** across[0], 10 ** across[1])
-        axes.set_ylim(*up)
-        for x in growth.drop_duplicates(["stage", "tokens", "seed"]).groupby("tokens")["x"].mean():
-            drawing.mark_growth(axes, x)
-        drawing.mark_limit(axes, metric, up)
-        trunks, seeds = dict(tuple(trunk.groupby("arm"))), dict(tuple(drawn.groupby("arm")))
-        for arm, mean in means.dropna(subset=["x"]).groupby("arm", sort=True):
-            mean = mean.assign(y=mean["score"].clip(upper=up[1]))
-            if arm in shown.named:
-                behind = trunks.get(arm, trunk.iloc[:0]), seeds.get(arm, drawn.iloc[:0])
-                ends.append(_cost_line(axes, look[str(arm)], mean, *behind))
-            else:
-                _faint_line(axes, look[str(arm)], mean["x"], mean["y"])
-        drawing.labels(axes, ends, len(shown.faint))
-        law = _law(axes, rows[(rows["task"] == task) & (rows["architecture"] == architecture)], cost)
-    else:
+    ends, law = _cost_lines(axes, look, shown, metric, points, means, trunk, growth), ""
+    if ends is None:
         drawing.empty(axes, "no finished run at matched size")
+    else:
+        law = _law(axes, rows[(rows["task"] == task) & (rows["architecture"] == architecture)], cost)
     axes.set_xlabel(f"cost in FLOPs, view {view} (log scale)")
     axes.set_ylabel(f"validation loss ({metric.unit})")
-
-    best = means[means["x"].notna() & (means["unscored"] < means["seeds"])].sort_values("score").head(1)
-    reads = "Nothing could be drawn." if best.empty else (
-        f"{words.plural(means['arm'].nunique(), 'arm')}. The lowest point is {look[best['arm'].iloc[0]].label} with "
-        f"{words.loss(best['score'].iloc[0])} {metric.spoken} at {words.flops(best['x'].iloc[0])}."
-    )  # fmt: skip
     bars = " Uprights are 95 % intervals of the mean." if means["low"].notna().any() else ""
     caption = (
         f"Cost view {view}: {counts}. Large markers are losses of finished runs, cooled down at each budget point, "
@@ -140,22 +116,59 @@ def loss_vs_compute(
     )
     if most < drawing.NAMED:
         caption = f"Cost counts {counts}. Large markers: finished runs, mean over seeds.{bars} Further left is cheaper."
+    headings = {"x": f"cost, {view} (FLOPs)", "score": f"mean loss ({metric.unit})", "budget": "budget (tokens)"}
     return drawing.figure(
         canvas,
         name=drawing.slug(name, view, task, architecture),
         title=f"Loss against compute, {drawing.short(architecture)} on {drawing.short(task)}, view {view}",
-        reads=reads,
+        reads=_lowest(means, look, metric),
         caption=caption + law + (UNGROWN if beside.any() else "") + shown.said + _limit(metric),
-        key=drawing.key(ends),
-        table=means.dropna(axis=1, how="all").rename(
-            columns={
-                "x": f"cost, {view} (FLOPs)",
-                "score": f"mean loss ({metric.unit})",
-                "low": "95 % from",
-                "high": "95 % to",
-                "budget": "budget (tokens)",
-            }
-        ),
+        key=drawing.key(ends or []),
+        table=means.dropna(axis=1, how="all").rename(columns=headings | {"low": "95 % from", "high": "95 % to"}),
+    )
+
+
+def _cost_lines(
+    axes: Axes,
+    look: dict[str, Look],
+    shown: drawing.Shown,
+    metric: summary.Metric,
+    points: pd.DataFrame,
+    means: pd.DataFrame,
+    trunk: pd.DataFrame,
+    growth: pd.DataFrame,
+) -> list[End] | None:
+    """Every arm's line, and the marks of growth; where the lines end, or None where there is nothing to draw."""
+    drawn = points[points["scored"] & points["x"].notna()]
+    across, up = drawing.limits(np.log10([*drawn["x"], *growth["x"]]), 0.06), drawing.limits(drawn["score"], 0.1)
+    if not (across and up):
+        return None
+    up = (up[0], up[1] + 0.25 * (up[1] - up[0]))
+    drawing.decades(axes, 10 ** across[0], 10 ** across[1])
+    axes.set_ylim(*up)
+    for x in growth.drop_duplicates(["stage", "tokens", "seed"]).groupby("tokens")["x"].mean():
+        drawing.mark_growth(axes, x)
+    drawing.mark_limit(axes, metric, up)
+    trunks, seeds, ends = dict(tuple(trunk.groupby("arm"))), dict(tuple(drawn.groupby("arm"))), list[End]()
+    for arm, mean in means.dropna(subset=["x"]).groupby("arm", sort=True):
+        mean = mean.assign(y=mean["score"].clip(upper=up[1]))
+        if arm in shown.named:
+            behind = trunks.get(arm, trunk.iloc[:0]), seeds.get(arm, drawn.iloc[:0])
+            ends.append(_cost_line(axes, look[str(arm)], mean, *behind))
+        else:
+            _faint_line(axes, look[str(arm)], mean["x"], mean["y"])
+    drawing.labels(axes, ends, len(shown.faint))
+    return ends
+
+
+def _lowest(means: pd.DataFrame, look: dict[str, Look], metric: summary.Metric) -> str:
+    """How many arms there are, and where the lowest point lies."""
+    best = means[means["x"].notna() & (means["unscored"] < means["seeds"])].sort_values("score").head(1)
+    if best.empty:
+        return "Nothing could be drawn."
+    return (
+        f"{words.plural(means['arm'].nunique(), 'arm')}. The lowest point is {look[best['arm'].iloc[0]].label} with "
+        f"{words.loss(best['score'].iloc[0])} {metric.spoken} at {words.flops(best['x'].iloc[0])}."
     )
 
 
@@ -220,31 +233,16 @@ def loss_vs_tokens(
     cooled = paths[(paths["kind"] == "cooldown") & (paths["budget"] == full).fillna(False)]
     cooled = cooled.groupby("arm")[["tokens", "score"]].mean().dropna()
     trunk, growth = _trunk(paths, "tokens"), growth_events(paths)
-    sharing = paths.groupby("stage")["arm"].nunique()
-    common = paths["stage"].isin(sharing[sharing > 1].index)
-    own = _trunk(paths[~common], "tokens")
-    ends = list[End]()
-
     canvas, axes = drawing.plot(len(shown.named) + 1)
     late = trunk[trunk["tokens"] >= 0.25 * trunk["tokens"].max()] if len(trunk) else trunk
-    up = drawing.limits([*late["score"], *cooled["score"]], 0.06)
+    up, ends = drawing.limits([*late["score"], *cooled["score"]], 0.06), list[End]()
     if up:
         axes.set_xlim(0, full * 1.02)
         axes.set_ylim(*up)
         for tokens in sorted(growth["tokens"].unique()):
             drawing.mark_growth(axes, tokens)
         drawing.mark_limit(axes, metric, up)
-        _shared_line(axes, paths[common], up)
-        for arm, line in trunk.groupby("arm", sort=True):
-            alone = own[own["arm"] == arm]
-            before = line.iloc[: len(line) - len(alone)].tail(1)  # an arm's own stages are its last
-            path = pd.concat([before, alone]) if len(alone) else line
-            if arm not in shown.named:
-                _faint_line(axes, look[str(arm)], path["tokens"], path["score"])
-                continue
-            look_, x, y, label = _token_line(axes, look[str(arm)], path, cooled[cooled.index == arm])
-            ends.append((look_, x, float(np.clip(y, *up)), label))
-        drawing.labels(axes, ends, len(shown.faint))
+        ends = _token_lines(axes, look, shown, paths, trunk, cooled, up)
         axes.xaxis.set_major_formatter(FuncFormatter(drawing.si))
     else:
         drawing.empty(axes, "no curve has been written yet")
@@ -266,6 +264,33 @@ def loss_vs_tokens(
         key=drawing.key(ends),
         table=table,
     )
+
+
+def _token_lines(
+    axes: Axes,
+    look: dict[str, Look],
+    shown: drawing.Shown,
+    paths: pd.DataFrame,
+    trunk: pd.DataFrame,
+    cooled: pd.DataFrame,
+    up: tuple[float, float],
+) -> list[End]:
+    """What arms share, once, and every arm's own part; where the lines end."""
+    sharing = paths.groupby("stage")["arm"].nunique()
+    common = paths["stage"].isin(sharing[sharing > 1].index)
+    own, ends = _trunk(paths[~common], "tokens"), list[End]()
+    _shared_line(axes, paths[common], up)
+    for arm, line in trunk.groupby("arm", sort=True):
+        alone = own[own["arm"] == arm]
+        before = line.iloc[: len(line) - len(alone)].tail(1)  # an arm's own stages are its last
+        path = pd.concat([before, alone]) if len(alone) else line
+        if arm not in shown.named:
+            _faint_line(axes, look[str(arm)], path["tokens"], path["score"])
+            continue
+        look_, x, y, label = _token_line(axes, look[str(arm)], path, cooled[cooled.index == arm])
+        ends.append((look_, x, float(np.clip(y, *up)), label))
+    drawing.labels(axes, ends, len(shown.faint))
+    return ends
 
 
 def _shared_line(axes: Axes, paths: pd.DataFrame, up: tuple[float, float]) -> None:

@@ -65,7 +65,7 @@ def facts(rows: pd.DataFrame, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Budget of every arm", f"{words.count(full)} tokens" if full else words.DASH),
         ("Budget points", _budget_points(rows[rows["ranked"]]) + _beyond(rows)),
         ("Arms and seeds", f"{words.plural(arms, 'arm')}, {words.plural(seeds, 'seed')}"),
-        ("Parametrisation", words.listing(summary.unique(rows["parametrization"])) or words.DASH),
+        ("Parametrization", words.listing(summary.unique(rows["parametrization"])) or words.DASH),
     ]
     ladders = spec.get("ladders") or {}
     shown = {

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from growbench import claim, stats
+from growbench import comparison, stats
 from growbench.reports import drawing, summary, tables, words
 from growbench.reports.drawing import INK, Figure, Look
 from growbench.reports.tables import Cell, Head, Record, Spec, Table
@@ -76,7 +76,7 @@ def curves(rows: pd.DataFrame, task: str) -> tuple[pd.DataFrame, pd.DataFrame, l
 
 def _curve(rows: pd.DataFrame, own: pd.DataFrame, theirs: pd.DataFrame, column: str) -> tuple[pd.DataFrame | None, str]:
     """The curve over the losses that scratch passes up to the arm's cost, as for the claims; or why there is none."""
-    ends = claim.passed(theirs, own, column) if len(theirs) else None
+    ends = comparison.passed(theirs, own, column) if len(theirs) else None
     if not ends or ends[0] <= ends[1]:
         return None, "scratch has no budget points below the arm’s cost"
     targets = {str(own["task"].iloc[0]): np.geomspace(*ends, POINTS).tolist()}

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -406,34 +405,3 @@ def test_what_a_plugin_prints_is_not_in_the_result(growbench_: Run, toy: Path) -
     code, out, err = growbench_("plan", str(toy / "toy.yaml"), "--plugin", str(toy / "loud.py"), "--json")
     assert (code, json.loads(out)["study"]) == (0, "toy")
     assert {"imported", "asked"} <= set(err.split())
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_every_module_and_file_and_works_outside_the_repository(tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT], check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("growbench-")}
-    folders = {"growbench": "growbench", "strategies": "growbench/strategies", "tasks": "growbench/tasks"}
-    expected = {
-        f"{inside}/{path.relative_to(ROOT / folder)}"
-        for folder, inside in (folders | {"reports": "growbench/reports"}).items()
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".yaml", ".html", ".css", ".js", ".typed") and "__pycache__" not in path.parts
-    }
-    assert names == expected
-    subprocess.run([*pip, "install", "--no-deps", "--target", tmp_path / "site", wheel], check=True)
-    code = (
-        "import growbench.cli as cli, sys; sys.argv = ['growbench', 'list', '--json']; print(cli.__file__); cli.main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path / "site")},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    file, listed = done.stdout.split("\n", 1)
-    assert file.startswith(str(tmp_path / "site"))
-    assert [row["name"] for row in json.loads(listed)["strategies"]] == list(plugins.discover("strategy"))

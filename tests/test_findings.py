@@ -13,21 +13,10 @@ import pytest
 from scipy import stats as scipy_stats
 
 from growbench import stats
-from growbench.claim import (
-    CLAIMS,
-    Claim,
-    Decision,
-    Evidence,
-    Finding,
-    cheaper,
-    decide,
-    every,
-    joined,
-    known,
-    some,
-    tabulate,
-)
+from growbench.claim import CLAIMS, Claim, Decision, Finding, decide, every, joined, known, some, tabulate
 from growbench.claims._grown import mission
+from growbench.comparison import cheaper
+from growbench.evidence import Evidence
 from growbench.results import RESULTS
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +24,13 @@ HERE = ROOT / "tests" / "claims_small"
 FULL = 491_520
 RUNS = {"first": range(5)}
 """The published runs and their seeds."""
+
+
+PLANNED = (
+    "cost", "destination", "sunk-cost", "same-operation", "novelty", "scale", "orthogonal", "capacity", "baseline",
+    "family", "partial",
+)  # fmt: skip
+"""The claims that the published runs were planned for; one that is added later is no part of them."""
 
 
 # --- what the first run's plan says otherwise ------------------------------------------------------------------------
@@ -86,7 +82,8 @@ def decisions(run: str) -> list[Decision]:
         diagnostics=table(run, "diagnostics"),
         memory=frozenset({"facts"}),
     )
-    return decide(known(()) | OTHERWISE[run], evidence)
+    claims = known()
+    return decide({name: claims[name] for name in PLANNED} | OTHERWISE[run], evidence)
 
 
 def claims(run: str) -> pd.DataFrame:

@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from test_merge import part
 
 from growbench import cli, folders, reading
-from growbench.claim import Evidence, decide, known
+from growbench.claim import decide, known
+from growbench.evidence import Evidence
 from growbench.merge import merge
 from growbench.store import CHECKPOINT, CURVE, RECORD, Record, Store, canonical, digest
 from growbench.study import read_study, shipped

@@ -23,7 +23,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growbench import claim, stats
+from growbench import comparison, stats
+from growbench.evidence import Evidence
 from growbench.reports import contrasts, drawing, figures, page, prose, saved, summary, words
 from growbench.results import CURVES, DIAGNOSTICS, RESULTS, STAGES, UNSCORED
 
@@ -1003,8 +1004,8 @@ def test_rows_that_must_not_be_compared_are_named_and_have_no_difference(column:
 def test_compute_saved_is_of_stats_over_the_claims_losses() -> None:
     rows = summary.annotate(report_data.tables(seeds=5, arms=FEW)[0])
     curve, means, notes = saved.curves(rows, "pycode")
-    evidence = claim.Evidence(results=rows.assign(tuned=True, probe=False))
-    test = claim.cheaper(evidence, "transformer/zero_pad", "total")
+    evidence = Evidence(results=rows.assign(tuned=True, probe=False))
+    test = comparison.cheaper(evidence, "transformer/zero_pad", "total")
     shown = means[(means["arm"] == "transformer/zero_pad") & (means["view"] == "total")].iloc[0]
     assert shown["effect"] == pytest.approx(test.effect, rel=1e-9)
     assert set(curve["view"]) == {"total"}

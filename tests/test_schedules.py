@@ -9,8 +9,8 @@ import toy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growbench.arms import Arm, Point
 from growbench.launch import local
-from growbench.paths import Arm, Point
 from growbench.plan import Plan
 from growbench.shape import PARTS, Shape, partial
 from growbench.tables import tables

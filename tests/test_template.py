@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import toy
 import yaml
+from pages import blocks
 
 ROOT = Path(__file__).parents[1]
 GROWBENCH = ("-c", "from growbench.cli import main; main()")
@@ -45,9 +46,16 @@ def test_the_strategy_is_listed_with_its_package(python: Path, tmp_path: Path) -
     assert found["origin"] == "growbench-spread 0.1.0"
 
 
-def test_its_own_tests_pass(python: Path, tmp_path: Path) -> None:
-    tests = python.parents[2] / "copy" / "tests"
-    assert " passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests), cwd=tmp_path)
+def test_the_commands_of_its_readme_run(python: Path) -> None:
+    """pytest among them: its own tests pass."""
+    copy, said = python.parents[2] / "copy", []
+    calls = {"growbench": GROWBENCH, "pytest": ("-m", "pytest", "-p", "no:cacheprovider")}
+    for block in blocks(copy / "README.md"):
+        for line in block.text.splitlines() if block.language == "sh" and not block.reason else ():
+            command, *words = line.partition("#")[0].split()
+            said.append(run(python, *calls[command], *words, cwd=copy))
+    assert len(said) == 3
+    assert " passed" in said[-1]
 
 
 def test_a_study_names_it_as_it_does_a_built_in(python: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import toy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growbench.paths import Arm
+from growbench.arms import Arm
 from growbench.plan import Plan, make_plan
 from growbench.settings import Chosen, Tuned
 from growbench.store import Stage, Store

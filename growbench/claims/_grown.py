@@ -1,6 +1,6 @@
 """The arms that several claims speak of."""
 
-from growbench.claim import Evidence
+from growbench.evidence import Evidence
 
 
 def mission(evidence: Evidence) -> list[str]:

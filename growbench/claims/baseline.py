@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from growbench.claim import Claim, Evidence, Finding, differs, every, pairs
+from growbench.claim import Claim, Finding, every
+from growbench.comparison import differs, pairs
+from growbench.evidence import Evidence
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,9 @@ from typing import ClassVar, Literal
 import numpy as np
 import pandas as pd
 
-from growbench.claim import Claim, Evidence, Finding, Test, below, every, ordered, pairs
+from growbench.claim import Claim, Finding, Test, every
+from growbench.comparison import below, ordered, pairs
+from growbench.evidence import Evidence
 
 UNSIZED = ("data_fingerprint", "budget", "tokens")
 """What must be equal beside a source that is trained on: all but the size."""

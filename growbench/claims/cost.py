@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from growbench.claim import VIEWS, Claim, Evidence, Finding, below_at_cost, cheaper, some
+from growbench.claim import Claim, Finding, some
 from growbench.claims._grown import mission
+from growbench.comparison import below_at_cost, cheaper
+from growbench.evidence import VIEWS, Evidence
 
 
 @dataclass(frozen=True, kw_only=True)

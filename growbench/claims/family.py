@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from growbench import stats
-from growbench.claim import Claim, Evidence, Finding, Lacking, Test, every, joined, ordered, pairs, some
+from growbench.claim import Claim, Finding, Test, every, joined, some
 from growbench.claims._grown import tokens
+from growbench.comparison import ordered, pairs
+from growbench.evidence import Evidence, Lacking
 
 COMPARED = ("zero_pad", "zero_tokens", "net2net", "scratch", "continue")
 """What is compared with, and what is no growth."""

@@ -5,7 +5,9 @@ from itertools import product
 from typing import ClassVar
 
 from growbench import stats
-from growbench.claim import Claim, Evidence, Finding, Lacking, Test, differs, equal, every, pairs
+from growbench.claim import Claim, Finding, Test, every
+from growbench.comparison import differs, equal, pairs
+from growbench.evidence import Evidence, Lacking
 
 GRID = tuple(product(("relu", "gelu", "softmax", "l2_gelu"), ("ffn", "everywhere")))
 

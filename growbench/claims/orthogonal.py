@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from growbench.claim import Claim, Evidence, Finding, Lacking, below, every
+from growbench.claim import Claim, Finding, every
+from growbench.comparison import below
+from growbench.evidence import Evidence, Lacking
 
 
 @dataclass(frozen=True, kw_only=True)

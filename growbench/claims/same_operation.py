@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from growbench import stats
-from growbench.claim import Claim, Evidence, Finding, Lacking, equal, every, pairs
+from growbench.claim import Claim, Finding, every
+from growbench.comparison import equal, pairs
+from growbench.evidence import Evidence, Lacking
 
 
 @dataclass(frozen=True, kw_only=True)

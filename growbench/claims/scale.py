@@ -7,7 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from growbench.claim import Claim, Evidence, Finding, Lacking, Test, all_or_none, apart, equal, every, joined
+from growbench.claim import Claim, Finding, Test, all_or_none, every, joined
+from growbench.comparison import apart, equal
+from growbench.evidence import Evidence, Lacking
 from growbench.results import UNSCORED
 
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from growbench.claim import Claim, Evidence, Finding, below_at_cost, every, joined, some
+from growbench.claim import Claim, Finding, every, joined, some
 from growbench.claims._grown import mission
+from growbench.comparison import below_at_cost
+from growbench.evidence import Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
