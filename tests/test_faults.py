@@ -266,7 +266,7 @@ def test_a_clock_that_was_set_back_changes_no_number(toy_run: toy.Run, tmp_path:
         stages[own].sort_values("stage", ignore_index=True), wanted[2][own].sort_values("stage", ignore_index=True)
     )
     assert status(out) | {"out": ""} == status(toy_run.out) | {"out": ""}
-    summary = local.run(toy_run.plan, out, workers=1, progress=lambda event: None)
+    summary = local.run(toy_run.plan, out, workers=1, listener=lambda event: None)
     assert (summary.finished, summary.cached) == (0, len(toy_run.records))
 
 
@@ -298,7 +298,7 @@ def test_a_plugin_that_leaks_memory_or_exits_is_a_row_with_its_reason(tmp_path: 
     greedy = toy.plugin(tmp_path, "greedy", GREEDY)
     arms = [{"name": "greedy", "how": how, "arm": how} for how in ("exit", "leak")]
     plan = toy.plan(tmp_path, plugins=[greedy], strategies=["scratch", *arms])
-    summary = local.run(plan, tmp_path / "out", workers=1, progress=lambda event: None)
+    summary = local.run(plan, tmp_path / "out", workers=1, listener=lambda event: None)
     records = Store(tmp_path / "out").records().values()
     reasons = {record.label.split(" > ")[1].split()[0]: record.reason for record in records if record.kind == "grow"}
     assert reasons["exit"].startswith("SystemExit: enough (greedy.py, line ")

@@ -42,7 +42,7 @@ class Event:
     text: str = ""
 
 
-Progress = Callable[[Event], None]
+Listener = Callable[[Event], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ def run(
     plan: "Plan",
     out: Path,
     launcher: Launcher,
-    progress: Progress,
+    listener: Listener,
     command: str = "",
     *,
     root: Path | None = None,
@@ -178,7 +178,7 @@ def run(
         if not launcher.busy(site.root):
             site.store.sweep()
         _write_json(out / PLAN, plan.to_dict())
-        queue = Queue(plan.stages, site.store, progress, again=again)
+        queue = Queue(plan.stages, site.store, listener, again=again)
         before = read_run(out)
         if queue.ready or before is None:
             now = dict(about or provenance.describe(workers=launcher.processes, command=command))

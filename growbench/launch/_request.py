@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from growbench import provenance
-from growbench.launch import LAUNCH, Launcher, Progress, Site, Summary, locked, make, run
+from growbench.launch import LAUNCH, Launcher, Listener, Site, Summary, locked, make, run
 from growbench.store import write_atomically
 from growbench.study import Study, parse_study
 from growbench.tables import TUNING
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REQUEST = "request.json"
 
 
-Shown = Callable[[], AbstractContextManager[Progress]]
+Shown = Callable[[], AbstractContextManager[Listener]]
 """Opens what shows the progress of one part of a run."""
 
 
@@ -89,8 +89,8 @@ class Request:
         except Pending as pending:
             return pending.summary
         about, plan = self.about or None, self.plan(tuned)
-        with shown() as progress:
-            return run(plan, out, launcher, progress, self.command, root=out, again=again, about=about)
+        with shown() as listener:
+            return run(plan, out, launcher, listener, self.command, root=out, again=again, about=about)
 
     def plan(self, tuned: "Tuned | None" = None) -> "Plan":
         from growbench.plan import make_plan
@@ -103,8 +103,8 @@ class Request:
 
         def step(plan: "Plan", folder: Path) -> None:
             about = self.about or None
-            with shown() as progress:
-                summary = run(plan, folder, launcher, progress, self.command, root=out, again=again, about=about)
+            with shown() as listener:
+                summary = run(plan, folder, launcher, listener, self.command, root=out, again=again, about=about)
             if summary.interrupted:
                 raise KeyboardInterrupt
             if summary.pending:

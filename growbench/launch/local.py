@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from growbench.launch import Launcher, Progress, Site, Summary
+from growbench.launch import Launcher, Listener, Site, Summary
 from growbench.launch import run as run_with
 from growbench.launch._queue import Queue
 from growbench.store import Record, Stage
@@ -56,9 +56,9 @@ class Local(Launcher):
         drain(queue, site, self.processes)
 
 
-def run(plan: "Plan", out: Path, workers: int, progress: Progress, command: str = "") -> Summary:
+def run(plan: "Plan", out: Path, workers: int, listener: Listener, command: str = "") -> Summary:
     """Run what is left of a plan into `out` with so many workers, and write its tables; errors as `launch.run`."""
-    return run_with(plan, out, Local(workers=workers), progress, command)
+    return run_with(plan, out, Local(workers=workers), listener, command)
 
 
 def drain(queue: Queue, site: Site, workers: int, stop: Callable[[], bool] = lambda: False) -> None:
