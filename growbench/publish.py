@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from growbench import claim, figure, tables
-from growbench.folders import Frames, read
+from growbench.folders import Frames, read, write_page
 
 Format = Literal["html", "md", "latex"]
 SUFFIX: Mapping[str, str] = {"html": "html", "md": "md", "latex": "tex"}
@@ -62,6 +62,11 @@ def report(folders: Sequence[Path], form: Format = "html", plugin: Sequence[Path
         results, curves, stages, found.about, claims=found.claims, tests=found.tests, diagnostics=diagnostics,
         coordinates=found.coordinates, own=figure.known(plugin),
     )  # fmt: skip
+
+
+def write(page: Path, folders: Sequence[Path], plugin: Sequence[Path] = ()) -> None:
+    """Write the report of one study as a page."""
+    write_page(page, report(folders, plugin=plugin), folders)
 
 
 def beside(folders: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
