@@ -8,6 +8,7 @@ where its stage was kept; then it is a row with its reason.
     DIR/launch/events/    what each worker reports, JSON lines
 """
 
+import logging
 import os
 import platform
 import time
@@ -65,7 +66,7 @@ def _connected(address: str | None) -> Iterator[None]:
     paths = [str(Path(growbench.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": env})
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": env})
     except (ConnectionError, RuntimeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise ValueError(
