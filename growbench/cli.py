@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -56,9 +56,24 @@ Out = Annotated[Path | None, typer.Option(parser=_path, help="Folder of the resu
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds instead of the study's.")]
 FirstSeed = Annotated[int | None, typer.Option(help="First seed instead of the study's, for fresh ones after a look.")]
 Untuned = Annotated[bool, typer.Option("--untuned", help="Leave the study's tuning out; no verdict rests on it then.")]
+Accelerator = Annotated[str | None, typer.Option(metavar="NAME", help="Train on cpu or cuda instead of the study's.")]
+Devices = Annotated[int | None, typer.Option(help="Number of devices that train a stage, a process for each.")]
+DeviceStrategy = Annotated[str | None, typer.Option(metavar="NAME", help="How several devices share a stage: ddp.")]
+Precision = Annotated[str | None, typer.Option(metavar="NAME", help="64-true, 32-true or bf16-mixed.")]
+Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="Train with torch.compile, or without.")]
+Deterministic = Annotated[
+    bool | None,
+    typer.Option("--deterministic/--no-deterministic", help="Use no kernel that rounds differently in a repetition."),
+]
+CheckpointEvery = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Keep a stage under way so often; every 300 if not given.")
+]
+StageTimeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="A stage has failed that is silent so long; never if not given.")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes, one thread each; one per core.")]
 LauncherName = Annotated[
-    str | None, typer.Option("--launcher", metavar="NAME", help="Who runs the stages: local, slurm, or a plugin.")
+    str | None, typer.Option("--launcher", metavar="NAME", help="Who runs the stages: local, slurm, ray, or a plugin.")
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay and show progress where the launcher would not.")]
 Only = Annotated[str | None, typer.Option(help="Run the arms that match this pattern alone, e.g. 'zero_*'.")]
@@ -145,6 +160,14 @@ def run(
     first_seed: FirstSeed = None,
     only: Only = None,
     untuned: Untuned = False,
+    accelerator: Accelerator = None,
+    devices: Devices = None,
+    device_strategy: DeviceStrategy = None,
+    precision: Precision = None,
+    compile: Compile = None,
+    deterministic: Deterministic = None,
+    checkpoint_every: CheckpointEvery = None,
+    stage_timeout: StageTimeout = None,
     launcher: LauncherName = None,
     wait: Wait = False,
     plugin: PluginPaths = None,
@@ -155,9 +178,13 @@ def run(
 
     A launcher's options are --NAME-OPTION VALUE, as in --launcher slurm --slurm-partition gpu.
     """
-    chosen = _study(study, plugin, seeds=seeds, first_seed=first_seed, untuned=untuned)
+    from growbench.launch import Limits
+
+    on = _device(accelerator, devices, device_strategy, compile, deterministic)
+    chosen = _study(study, plugin, seeds=seeds, first_seed=first_seed, untuned=untuned, precision=precision, device=on)
     folder = out or Path("runs") / chosen.study
     request = _request(chosen, launcher, context.obj, workers=workers, wait=wait, only=only, plugin=plugin)
+    request = replace(request, limits=Limits(keep_every=checkpoint_every, silent=stage_timeout))
     with _carried_on(folder, request), _guests():
         summary = request.run(folder, progress)
     _conclude(folder, request, summary, as_json, selected=bool(only or seeds or first_seed))
@@ -233,13 +260,20 @@ def plan(
     first_seed: FirstSeed = None,
     only: Only = None,
     untuned: Untuned = False,
+    accelerator: Accelerator = None,
+    devices: Devices = None,
+    device_strategy: DeviceStrategy = None,
+    precision: Precision = None,
+    compile: Compile = None,
+    deterministic: Deterministic = None,
     plugin: PluginPaths = None,
     stages: Annotated[bool, typer.Option("--stages", help="List every stage too.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Say what a run would do and cost, and what is there already."""
-    chosen = _study(study, plugin, seeds=seeds, first_seed=first_seed, untuned=untuned)
+    on = _device(accelerator, devices, device_strategy, compile, deterministic)
+    chosen = _study(study, plugin, seeds=seeds, first_seed=first_seed, untuned=untuned, precision=precision, device=on)
     folder = out or Path("runs") / chosen.study
     from growbench.plan import make_plan
     from growbench.tables import TUNING
@@ -604,13 +638,26 @@ def _study(
     seeds: int | None = None,
     first_seed: int | None = None,
     untuned: bool = False,
+    precision: str | None = None,
+    device: Mapping[str, object] | None = None,
 ) -> "Study":
     """Return a study; strategies given with --plugin that it does not name are arms of it too."""
     from growbench.study import read_study
 
     found = plugins.discover("strategy", plugin or ()) if plugin else {}
     given = [name for name, strategy in found.items() if strategy.origin.startswith("file")]
-    return read_study(study).at(seeds=seeds, first_seed=first_seed, strategies=given, untuned=untuned)
+    return read_study(study).at(
+        seeds=seeds, first_seed=first_seed, strategies=given, untuned=untuned, precision=precision, device=device
+    )
+
+
+def _device(
+    accelerator: str | None, devices: int | None, strategy: str | None, compiled: bool | None, same: bool | None
+) -> dict[str, object]:
+    """Return the fields of a study's `device` that the command gives."""
+    given = {"accelerator": accelerator, "devices": devices, "strategy": strategy}
+    given |= {"compile": compiled, "deterministic": same}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _request(
@@ -709,10 +756,9 @@ def _guests() -> redirect_stdout[Any]:
 
 def _write_report(folders: Sequence[Path], page: Path, plugin: Sequence[Path] | None = None) -> Path:
     from growbench import publish
-    from growbench.folders import write_page
 
     with _guests():
-        write_page(page, publish.report(folders, plugin=tuple(plugin or ())), folders)
+        publish.write(page, folders, tuple(plugin or ()))
     return page
 
 

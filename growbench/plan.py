@@ -206,6 +206,7 @@ def _check(builder: Builder, arm: Arm) -> Stage:
     names = ("context", "precision", *(field.name for field in fields(optimizer.Settings)))
     own = {
         "core": core_identity("coordinates"),
+        "device": "cpu",  # wherever the study trains: only how the numbers change with width is asked
         "train": {name: common["train"][name] for name in names},
         "shape": base,
         "scaling": start["scaling"],

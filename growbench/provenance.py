@@ -25,10 +25,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def describe(*, workers: int, command: str) -> dict[str, Any]:
+def describe(*, workers: int, command: str, device: str) -> dict[str, Any]:
     """What is known as a run starts: versions, hardware, command, and git state of growbench's own checkout.
 
-    git_sha is empty for an installed release, and finished None until the run has ended.
+    device: what stages train on, which need not be of this machine. git_sha is empty for an installed release, and
+    finished None until the run has ended.
     """
     return {
         "growbench": __version__,
@@ -38,10 +39,10 @@ def describe(*, workers: int, command: str) -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpu(),
         "threads": 1,
         "workers": workers,
-        "device": "cpu",
+        "device": device,
         "started": now(),
         "finished": None,
     }
@@ -65,7 +66,7 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def _cpu() -> str:
+def cpu() -> str:
     """The processor's name as the system states it, and how many."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []

@@ -15,7 +15,7 @@ import pandas as pd
 
 from growbench import claim, figure, tables
 from growbench.evidence import Evidence
-from growbench.folders import Frames, planned, read
+from growbench.folders import Frames, planned, read, write_page
 
 Format = Literal["html", "md", "latex"]
 SUFFIX: Mapping[str, str] = {"html": "html", "md": "md", "latex": "tex"}
@@ -65,6 +65,11 @@ def report(folders: Sequence[Path], form: Format = "html", plugin: Sequence[Path
         results, curves, stages, found.about, claims=found.claims, tests=found.tests, diagnostics=diagnostics,
         coordinates=found.coordinates, own=figure.known(plugin),
     )  # fmt: skip
+
+
+def write(page: Path, folders: Sequence[Path], plugin: Sequence[Path] = ()) -> None:
+    """Write the report of one study as a page."""
+    write_page(page, report(folders, plugin=plugin), folders)
 
 
 def beside(folders: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:

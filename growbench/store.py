@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -175,11 +175,22 @@ class Store:
             self.folder(key).rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
 
-    def sweep(self) -> None:
-        """Remove what an interrupted writer left beside the stage folders, and nothing else."""
+    def sweep(self, planned: Collection[str] | None = None) -> None:
+        """Remove what an interrupted writer left beside the stage folders, and nothing else.
+
+        planned: the stages that can still be run, if that is known: what was kept of others is removed too.
+        """
         for leftover in (self.out / "stages").glob(".*"):
-            if _LEFT.fullmatch(leftover.name) or ((found := _KEPT.fullmatch(leftover.name)) and self._ended(found[1])):
+            if _LEFT.fullmatch(leftover.name):
                 shutil.rmtree(leftover, ignore_errors=True)
+        for key in self.under_way():
+            if (planned is not None and key not in planned) or self._ended(key):
+                self.forget(key)
+
+    def under_way(self) -> list[str]:
+        """The stages of which something is kept."""
+        names = (_KEPT.fullmatch(path.name) for path in (self.out / "stages").glob(".*"))
+        return [found[1] for found in names if found]
 
     def _ended(self, key: str) -> bool:
         """Whether a stage has a believable record, and need not run again."""

@@ -263,6 +263,11 @@ class Device(_Part):
     compile: Annotated[bool, Field(strict=True)] = False
     deterministic: Annotated[bool, Field(strict=True)] = False
 
+    @property
+    def words(self) -> str:
+        """What a stage trains on: cpu, 4 x cuda."""
+        return f"{self.devices} x {self.accelerator}" if self.devices > 1 else self.accelerator
+
 
 class Range(_Part):
     """A range that tuning draws from, uniform in the logarithm."""

@@ -161,7 +161,7 @@ def _sample(
     chosen = random.Random(seed).sample(having, min(count, len(having)))
     run = tables.read_run(out) or {}
     with _as_a_worker():
-        cpu = provenance.describe(workers=1, command="")["cpu"]
+        cpu = provenance.cpu()
         for key in sorted(chosen):
             record = records[key]
             # Evaluated on the processor, whatever it was trained on.

@@ -12,11 +12,16 @@ from typing import Any
 import pandas as pd
 import pytest
 import report_data
+import torch
+import toy as toys
 from hypothesis import given
 from hypothesis import strategies as st
 
 import growbench
-from growbench import cli, console, folders, plugins
+from growbench import cli, console, folders, launch, plugins
+from growbench.launch import _request
+from growbench.launch._request import Request
+from growbench.store import Store
 from growbench.study import shipped
 
 ROOT = Path(__file__).parents[1]
@@ -84,6 +89,31 @@ def test_list_shows_a_broken_plugin_with_its_error_and_takes_no_markup_from_it(g
         (["run", "--sedes", "3"], "growbench: No such option: --sedes (Possible options: --seeds)"),
         (["plan", "qiuck"], "growbench: unknown study 'qiuck': did you mean quick? (or give the path of a study file)"),
         (["plan", "--seeds", "0"], "growbench: quick: seeds: must be greater than or equal to 1, not 0"),
+        (
+            ["run", "--accelerator", "tpu"],
+            "growbench: quick: device.accelerator: unknown value 'tpu': did you mean cpu?",
+        ),
+        (["plan", "--devices", "0"], "growbench: quick: device.devices: must be greater than or equal to 1, not 0"),
+        (
+            ["plan", "--devices", "1000"],
+            "growbench: quick: device.devices: a batch of 16 sequences cannot be shared equally by 1000: give a number",
+        ),
+        (
+            ["run", "--device-strategy", "fsdp"],
+            "growbench: quick: device.strategy: fsdp splits every weight over the devices, and growth and frozen parts",
+        ),
+        (
+            ["plan", "--precision", "bf16"],
+            "growbench: quick: train.precision: unknown value 'bf16': did you mean bf16-mixed?",
+        ),
+        (
+            ["run", "--checkpoint-every", "-1"],
+            "growbench: a stage is kept every 0 seconds (at each step) or more, not -1",
+        ),
+        (
+            ["run", "--stage-timeout", "0"],
+            "growbench: a stage may be silent for more than 0 seconds, not 0: leave it out for ever",
+        ),
         (
             ["list", "--plugin", "no.py"],
             "growbench: there is no plugin file or folder no.py: check the path given with",
@@ -405,3 +435,62 @@ def test_what_a_plugin_prints_is_not_in_the_result(growbench_: Run, toy: Path) -
     code, out, err = growbench_("plan", str(toy / "toy.yaml"), "--plugin", str(toy / "loud.py"), "--json")
     assert (code, json.loads(out)["study"]) == (0, "toy")
     assert {"imported", "asked"} <= set(err.split())
+
+
+# --- what stages train on ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def toy_study(tmp_path: Path) -> list[str]:
+    """The words that name a toy study, and its folder of results."""
+    path = tmp_path / "toy.yaml"
+    path.write_text(toys.study(tmp_path, strategies=["continue"]).to_yaml(), encoding="utf-8")
+    return [str(path), "--out", str(tmp_path / "out")]
+
+
+def test_what_stages_train_on_is_given_with_the_command(
+    growbench_: Run, toy_study: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[float | None] = []
+    launched = launch.run
+
+    def watched(plan: Any, out: Path, launcher: Any, *more: Any, **given: Any) -> Any:
+        kept.append(given["limits"].keep_every)
+        return launched(plan, out, launcher, *more, **given)
+
+    monkeypatch.setattr(_request, "run", watched)
+    chosen = ["--precision", "64-true", "--deterministic", "--no-compile", "--devices", "2", "--device-strategy", "ddp"]
+    code, _, err = growbench_("run", *toy_study, *chosen, "--workers", "1", "--checkpoint-every", "0.5")
+    assert code == 0, err
+    assert kept == [0.5]
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["device"] == "2 x cpu"
+    trained = [record for record in Store(tmp_path / "out").records().values() if record.kind == "train"]
+    assert trained
+    for record in trained:
+        assert record.identity["train"]["precision"] == "64-true"
+        assert record.identity["train"]["deterministic"]
+        assert "compile" not in record.identity["train"]
+        assert record.environment["devices"] == 2
+    request = Request.read(tmp_path / "out")
+    assert request is not None
+    assert (request.limits.keep_every, request.study.device.devices) == (0.5, 2)
+    told = json.loads(growbench_("plan", *toy_study, *chosen, "--json")[1])
+    assert told["cached"] == len(told["stages"])
+    told = json.loads(growbench_("plan", *toy_study, "--json")[1])
+    assert "train: precision changed" in {row["why"] for row in told["stages"]}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_run_on_devices_that_are_not_there_says_so_and_the_check_of_coordinates_needs_none(
+    growbench_: Run, toy_study: list[str]
+) -> None:
+    code, out, err = growbench_("run", *toy_study, "--accelerator", "cuda", "--workers", "1")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        "growbench: a stage needs 1 CUDA device and this machine has 0: give --devices 1 or --accelerator cpu, "
+        "or run it where they are with --launcher"
+    )
+    planned = json.loads(growbench_("plan", *toy_study, "--json")[1])["stages"]
+    on_cuda = json.loads(growbench_("plan", *toy_study, "--accelerator", "cuda", "--json")[1])["stages"]
+    shared = {row["stage"] for row in planned} & {row["stage"] for row in on_cuda}
+    assert {row["kind"] for row in planned if row["stage"] in shared} == {"coordinates"}

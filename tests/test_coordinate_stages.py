@@ -239,7 +239,7 @@ def test_a_rerun_runs_none_and_a_folder_without_them_runs_them_alone(tmp_path: P
     toy.work(plan, out)
     (check,) = checks(plan)
     Store(out).discard(check.key)
-    again = [local.run(plan, out, workers=1, progress=lambda event: None) for _ in range(2)]
+    again = [local.run(plan, out, workers=1, listener=lambda event: None) for _ in range(2)]
     assert [(summary.finished, summary.failed) for summary in again] == [(1, 0), (0, 0)]
 
 

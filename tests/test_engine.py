@@ -53,7 +53,7 @@ def test_a_run_ends_well_and_its_rerun_does_nothing(toy_run: toy.Run, tmp_path: 
     out = shutil.copytree(toy_run.out, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (out / "stages").rglob("*")}
     events: list[Event] = []
-    summary = local.run(toy_run.plan, out, workers=2, progress=events.append)
+    summary = local.run(toy_run.plan, out, workers=2, listener=events.append)
     assert (summary.finished, summary.cached) == (0, len(toy_run.plan.stages))
     assert {event.kind for event in events} == {"cached"}
     assert (events[-1].done, events[-1].tokens_done) == (events[-1].total, events[-1].tokens_total)
@@ -63,7 +63,7 @@ def test_a_run_ends_well_and_its_rerun_does_nothing(toy_run: toy.Run, tmp_path: 
 def test_numbers_do_not_depend_on_workers_order_or_process(toy_run: toy.Run, tmp_path: Path) -> None:
     only = toy.plan(toy_run.out.parent, plugins=toy_run.plan.plugin_paths, strategies=["scratch", "probing"])
     assert only.stages.keys() < toy_run.plan.stages.keys()
-    local.run(only, tmp_path / "one", workers=1, progress=lambda event: None)
+    local.run(only, tmp_path / "one", workers=1, listener=lambda event: None)
     assert Store(tmp_path / "one").records().keys() == only.stages.keys()
     assert toy.unchanged(Store(tmp_path / "one").records(), toy_run.records)
     assert toy.unchanged(toy.work(toy_run.plan, tmp_path / "here"), toy_run.records)
@@ -528,7 +528,7 @@ def test_what_goes_wrong_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     strategies = [{"name": "wrong", "how": how, "marker": str(marker), "arm": how} for how, marker in markers.items()]
     plan = toy.plan(tmp_path, plugins=[wrong], strategies=["scratch", *strategies])
     out, events = tmp_path / "out", list[Event]()
-    first = local.run(plan, out, workers=2, progress=events.append)
+    first = local.run(plan, out, workers=2, listener=events.append)
 
     results = statuses(out)
     assert results.pop("scratch@0") == results.pop("scratch") == results.pop("exit once") == ("ok", "")
@@ -557,7 +557,7 @@ def test_what_goes_wrong_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
 
     for marker in markers.values():
         marker.unlink(missing_ok=True)
-    second = local.run(plan, out, workers=2, progress=lambda event: None)
+    second = local.run(plan, out, workers=2, listener=lambda event: None)
     assert second.cached == first.finished
     assert second.failed == 1  # a divergence is a result: it stays
     after = statuses(out)
@@ -610,7 +610,7 @@ def test_what_a_strategy_leaves_in_its_process_reaches_no_other_stage(
     assert isolated == {"poison"}
     monkeypatch.chdir(tmp_path)
     plan = replace(plan, plugin_paths=(Path("poison.py"),), cache=Path("cache"))
-    summary = local.run(plan, Path("out"), workers=1, progress=lambda event: None)
+    summary = local.run(plan, Path("out"), workers=1, listener=lambda event: None)
     assert (summary.finished, summary.failed) == (len(plan.stages), 0)
     assert clean.keys() < plan.stages.keys()
     assert toy.unchanged(Store(tmp_path / "out").records(), clean)
@@ -625,7 +625,7 @@ def test_what_a_strategy_leaves_in_its_process_reaches_no_other_stage(
 def test_a_source_that_diverges_blocks_what_is_grown_from_it(tmp_path: Path) -> None:
     plan = toy.plan(tmp_path, strategies=["scratch", "zero_pad"], train={"learning_rate": 1e30})
     events: list[Event] = []
-    summary = local.run(plan, tmp_path / "out", workers=1, progress=events.append)
+    summary = local.run(plan, tmp_path / "out", workers=1, listener=events.append)
     assert summary.failed == 2  # one trunk of each rung
     assert summary.failed + summary.blocked + summary.finished == len(plan.stages)
     assert statuses(tmp_path / "out")["scratch"][0] == "diverged"
@@ -647,7 +647,7 @@ def test_a_damaged_stage_is_named_and_redone_and_no_other(toy_run: toy.Run, tmp_
     hurt = {train_.key, grow.key, path[-1].key}
     kept = {key: (Store(out).folder(key) / RECORD).stat().st_mtime_ns for key in toy_run.records if key not in hurt}
     events: list[Event] = []
-    summary = local.run(toy_run.plan, out, workers=1, progress=events.append)
+    summary = local.run(toy_run.plan, out, workers=1, listener=events.append)
     assert (summary.finished, summary.cached, summary.failed) == (3, len(toy_run.plan.stages) - 3, 0)
     named = {event.stage: event.text for event in events if event.kind == "log"}
     assert named.keys() == hurt

@@ -16,7 +16,9 @@ import pandas as pd
 import pytest
 import toy
 
-from growbench.launch import local
+from growbench import launch
+from growbench.launch import Limits, local
+from growbench.launch.local import Local
 from growbench.store import CHECKPOINT, CURVE, DIAGNOSTICS, EVENTS, RECORD, Store
 from growbench.tables import status, tables
 from growbench.verify import verify
@@ -266,13 +268,13 @@ def test_a_clock_that_was_set_back_changes_no_number(toy_run: toy.Run, tmp_path:
         stages[own].sort_values("stage", ignore_index=True), wanted[2][own].sort_values("stage", ignore_index=True)
     )
     assert status(out) | {"out": ""} == status(toy_run.out) | {"out": ""}
-    summary = local.run(toy_run.plan, out, workers=1, progress=lambda event: None)
+    summary = local.run(toy_run.plan, out, workers=1, listener=lambda event: None)
     assert (summary.finished, summary.cached) == (0, len(toy_run.records))
 
 
 GREEDY = """
 from dataclasses import dataclass
-import resource, sys
+import resource, sys, time
 from growbench.maps import zero_pad
 from growbench.strategy import Strategy
 
@@ -286,6 +288,8 @@ class Greedy(Strategy):
     def grow(self, state, shape, probe, rng):
         if self.how == "exit":
             sys.exit("enough")
+        while self.how == "hang":
+            time.sleep(1)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, used + 2**26))
         kept = []
@@ -298,7 +302,7 @@ def test_a_plugin_that_leaks_memory_or_exits_is_a_row_with_its_reason(tmp_path: 
     greedy = toy.plugin(tmp_path, "greedy", GREEDY)
     arms = [{"name": "greedy", "how": how, "arm": how} for how in ("exit", "leak")]
     plan = toy.plan(tmp_path, plugins=[greedy], strategies=["scratch", *arms])
-    summary = local.run(plan, tmp_path / "out", workers=1, progress=lambda event: None)
+    summary = local.run(plan, tmp_path / "out", workers=1, listener=lambda event: None)
     records = Store(tmp_path / "out").records().values()
     reasons = {record.label.split(" > ")[1].split()[0]: record.reason for record in records if record.kind == "grow"}
     assert reasons["exit"].startswith("SystemExit: enough (greedy.py, line ")
@@ -306,6 +310,19 @@ def test_a_plugin_that_leaks_memory_or_exits_is_a_row_with_its_reason(tmp_path: 
     assert summary.failed == 2
     assert summary.finished + summary.failed + summary.blocked == len(plan.stages)
     assert all(record.status == "ok" for record in records if record.kind != "grow")
+
+
+def test_a_plugin_that_hangs_is_ended_and_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    greedy = toy.plugin(tmp_path, "greedy", GREEDY)
+    plan = toy.plan(tmp_path, plugins=[greedy], strategies=["scratch", {"name": "greedy", "how": "hang"}])
+    limits, started = Limits(silent=15.0), time.monotonic()
+    summary = launch.run(plan, tmp_path / "out", Local(workers=1), lambda event: None, limits=limits)
+    assert time.monotonic() - started < SECONDS
+    records = Store(tmp_path / "out").records().values()
+    (bad,) = [record for record in records if record.status != "ok"]
+    assert (bad.kind, bad.status) == ("grow", "failed")
+    assert bad.reason == "nothing was heard of it for 15 seconds (--stage-timeout), and it was ended"
+    assert (summary.failed, summary.finished + summary.blocked + 1) == (1, len(plan.stages))
 
 
 @pytest.mark.slow

@@ -2,11 +2,16 @@
 
 import json
 import os
+import pickle
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import toy
@@ -14,10 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from growbench import launch, plugins
+from growbench.devices import Node
 from growbench.launch import Needs, Site, _snapshot
+from growbench.launch._memory import kept_per_token, memory_gb, shape_of
+from growbench.launch._nodes import here
 from growbench.launch._pack import Pack, pack
+from growbench.launch._queue import Queue
 from growbench.launch._request import Request
-from growbench.launch.local import Local
+from growbench.launch.local import Local, _Pool, places
 from growbench.launch.slurm import Slurm, _Work, minutes
 from growbench.store import Stage, Store
 from growbench.study import parse_launch
@@ -208,3 +217,128 @@ def test_slurm_needs_submitit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ValueError, match=r"pip install 'growbench\[slurm\]'"):
         Slurm()
+
+
+# --- memory and accelerators -----------------------------------------------------------------------------------------
+
+
+def test_every_stage_took_less_memory_than_is_asked_for_and_not_far_less(toy_run: toy.Run) -> None:
+    for key, stage in toy_run.plan.stages.items():
+        taken = toy_run.records[key].peak_memory_bytes / 2**30
+        assert taken < memory_gb(stage, toy_run.plan.stages) < 4 * taken, stage.label
+
+
+def test_memory_follows_weights_batch_and_devices(tmp_path: Path) -> None:
+    wide = [{"layers": 2, "residual": 512 * k, "heads": 8 * k, "key": 64, "value": 64, "ffn": 2048 * k} for k in (1, 4)]
+    plan = toy.plan(tmp_path, strategies=["zero_pad"], ladders={"transformer": wide})
+    last = [stage for stage in plan.stages.values() if stage.kind == "train"][-1]
+    shape = shape_of(last, plan.stages)
+    assert shape is not None
+    assert shape.residual == 2048
+    states = 10 * shape.params * 4 / 2**30
+    small = memory_gb(last, plan.stages)
+    assert 1 + states < small < 1.5 + states
+    many = replace(last, identity={**last.identity, "train": last.identity["train"] | {"batch": 256}})
+    kept = kept_per_token(shape) + 4 * shape.vocab
+    assert memory_gb(many, plan.stages) == pytest.approx(1 + states + 256 * 16 * kept * 4 / 2**30)
+    assert memory_gb(replace(last, devices=2), plan.stages) == pytest.approx(2 * small, rel=0.01)
+
+
+@pytest.mark.skipif(not shutil.which("srun"), reason="submitit writes jobs only where Slurm is (Debian: slurm-wlm)")
+def test_what_a_stage_needs_is_asked_of_slurm_where_the_user_says_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    root = tmp_path.absolute()
+    need = Needs(cpus=8, gpus=8, memory_gb=20.5)
+
+    def asked(need: Needs, **given: Any) -> dict[str, Any]:
+        parameters: dict[str, Any] = Slurm(**given)._executor(root, need=need)._executor.parameters
+        return parameters
+
+    one, two = asked(need), asked(need, nodes=2)
+    assert (one["mem"], one["cpus_per_task"], one["gpus_per_node"], one.get("nodes", 1)) == ("21GB", 8, 8, 1)
+    assert (two["mem"], two["cpus_per_task"], two["gpus_per_node"], two["nodes"]) == ("11GB", 4, 4, 2)
+    assert two["ntasks_per_node"] == 1
+    assert asked(need, parameters={"mem": "3GB"})["mem"] == "3GB"
+    assert "mem" not in asked(need, parameters={"mem_per_cpu": "3GB"})
+    alone = asked(Needs(), nodes=2)
+    assert (alone.get("nodes", 1), "mem" in alone) == (1, False)
+
+
+def test_every_worker_has_accelerators_of_its_own(tmp_path: Path) -> None:
+    gpus = ["0", "2", "GPU-a", "5"]
+    assert places(3, 0, gpus) == [{}, {}, {}]
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in places(3, 1, gpus)] == ["0", "2", "GPU-a"]
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in places(3, 2, gpus)] == ["0,2", "GPU-a,5"]
+    with pytest.raises(ValueError, match="needs 8 CUDA devices and this machine has 4: give --devices 4 or"):
+        places(1, 8, gpus)
+
+    # A plugin sees what its worker does, the worker that takes the place of another too.
+    telling = toy.PROBING.replace(
+        "growth = super()", "import os; raise RuntimeError(os.environ['CUDA_VISIBLE_DEVICES'])"
+    )
+    plan = toy.plan(tmp_path, plugins=[toy.plugin(tmp_path, "probing", telling)], strategies=["probing"], seeds=2)
+    out = (tmp_path / "out").absolute()
+    site = Site(root=out, out=out, plugin_paths=plan.plugin_paths, cache=tmp_path)
+    queue = Queue(plan.stages, site.store, lambda event: None)
+    _Pool(site, places(1, 2, gpus), lambda: False).drain(queue)
+    reasons = [record.reason for record in site.store.records().values() if record.status == "failed"]
+    assert len(reasons) == 2
+    assert all(reason.startswith("RuntimeError: 0,2 (") for reason in reasons)
+
+
+# --- several machines ------------------------------------------------------------------------------------------------
+
+IN_A_TASK = """
+import pickle, sys
+from pathlib import Path
+pickle.loads(Path(sys.argv[1]).read_bytes())()
+"""
+
+
+def test_a_job_s_machines_are_read_from_its_environment() -> None:
+    assert here({"SLURM_JOB_ID": "7"}) == here({}) == Node()
+    task = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "gpu[08-10,12]"}
+    assert here(task) == Node(number=2, count=4, address="gpu08", port=20_014)
+
+
+def test_a_job_on_two_machines_comes_to_what_one_process_does(tmp_path: Path) -> None:
+    """Two tasks of a job, as Slurm starts them on its machines, here both on this one."""
+    pytest.importorskip("submitit")
+    planned = toy.plan(tmp_path, strategies=["zero_pad"], device={"devices": 2}, train={"eps": 1e-2})
+    stages = tuple(planned.stages.values())
+    expected = toy.work(planned, tmp_path / "expected", [replace(stage, devices=1) for stage in stages])
+    out = (tmp_path / "out").absolute()
+    job = tmp_path / "job.pickle"
+    job.write_bytes(pickle.dumps(_Work(Site(root=out, out=out, plugin_paths=(), cache=tmp_path), stages, 1)))
+    task = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "127.0.0.1"}
+    task |= {"SLURM_LOCALID": "0", "SLURM_NTASKS": "2", "PYTHONPATH": str(Path(launch.__file__).parents[2])}
+    tasks = [
+        subprocess.Popen(
+            [sys.executable, "-c", IN_A_TASK, job],
+            env=os.environ | task | {"SLURM_NODEID": str(number), "SLURM_PROCID": str(number)},
+        )
+        for number in (0, 1)
+    ]
+    try:
+        assert [task.wait(timeout=600) for task in tasks] == [0, 0]
+    finally:
+        for started in tasks:
+            started.kill()
+            started.wait()
+    found = Store(out).records()
+    assert found.keys() == expected.keys()
+    for key, record in found.items():
+        assert (record.status, record.tokens) == ("ok", expected[key].tokens), record.reason
+        assert record.environment["devices"] == (2 if record.kind in ("train", "cooldown") else 1)
+        if "loss" in record.measures:
+            assert record.measures["loss"] == pytest.approx(expected[key].measures["loss"], rel=1e-5)
+
+
+def test_devices_that_no_number_of_machines_shares_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    plan = toy.plan(tmp_path, strategies=["continue"], device={"devices": 4})
+    Slurm(nodes=2)._check_spread([*plan.stages.values()])
+    with pytest.raises(
+        ValueError, match="4 devices cannot be spread equally over 3 nodes: give --slurm-nodes a number"
+    ):
+        Slurm(nodes=3)._check_spread([*plan.stages.values()])

@@ -22,6 +22,7 @@ from growbench import folders, reading
 from growbench.merge import join_plans, join_runs, merge
 from growbench.results import DIAGNOSTICS
 from growbench.store import CURVE, EVENTS, RECORD, Record, Store, digest
+from growbench.study import parse_study
 from growbench.tables import PLAN, RUN, TUNING, read_plan, refuse_foreign, status, tables
 
 GROWBENCH = Path(sys.executable).with_name("growbench")
@@ -107,6 +108,17 @@ def test_merging_is_the_same_in_any_order_and_of_what_is_merged_already(toy_run:
     one, other = (Store(tmp_path / name).records() for name in ("ab", "again"))
     assert one == other
     assert read_plan(tmp_path / "again")["stages"].keys() == read_plan(tmp_path / "ab")["stages"].keys()
+
+
+def test_machines_that_launch_stages_differently_hold_one_study(toy_run: toy.Run, tmp_path: Path) -> None:
+    a, b = (seed(toy_run, tmp_path / name, n, "zero_pad") for n, name in enumerate("ab"))
+    plan = json.loads((b / PLAN).read_text())
+    plan["study"] = plan["study"].replace("launch: null", "launch: {name: slurm, partition: long}")
+    assert parse_study(plan["study"], "b").launch
+    (b / PLAN).write_text(json.dumps(plan))
+    frames, _ = folders.read([a, b])
+    assert set(frames[0]["seed"]) == {0, 1}
+    assert merge([a, b], tmp_path / "c").stages == len(Store(a).records().keys() | Store(b).records().keys())
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -21,8 +21,10 @@ import toy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from growbench import progress
+from growbench import launch, progress
 from growbench.checkpoint import Checkpoint
+from growbench.launch import Launcher, Site
+from growbench.launch._queue import Queue
 from growbench.progress import Journal, Progress
 from growbench.store import CHECKPOINT, EVENTS, PARTIAL, Record, Stage, Store, Unwritable
 from growbench.train import Stopped, execute
@@ -369,6 +371,27 @@ def test_what_failed_goes_on_and_what_ended_well_is_swept(made: Made, tmp_path: 
     shutil.copytree(tmp_path / "partial", store.partial(case.stage.key))  # killed before it was removed
     store.sweep()
     assert not store.partial(case.stage.key).exists()
+
+
+def test_what_was_kept_of_a_stage_that_the_study_no_longer_has_is_swept_as_a_run_starts(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    before = toy.plan(tmp_path, strategies=["scratch"], train={"learning_rate": 0.02})
+    now = toy.plan(tmp_path, strategies=["scratch"])
+    store, (old, new) = Store(out), (next(k for k, s in p.stages.items() if s.kind == "train") for p in (before, now))
+    for key in (old, new):
+        store.keep(key, {}, lambda path: path.write_bytes(b""))
+    launch.run(now, out, Idle(), lambda event: None)  # what a plan leaves out, a study may still have
+    assert sorted(store.under_way()) == sorted([old, new])
+    assert launch.run(now, out, Idle(), lambda event: None, planned=now.stages).pending == len(now.stages)
+    assert store.under_way() == [new]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle(Launcher):
+    """Runs nothing."""
+
+    def launch(self, queue: Queue, site: Site) -> None:
+        pass
 
 
 # --- SIGKILL ---------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def growths(plan: Plan, arm: Arm) -> list[int]:
 
 
 def run(plan: Plan, out: Path) -> pd.DataFrame:
-    summary = local.run(plan, out, workers=2, progress=lambda event: None)
+    summary = local.run(plan, out, workers=2, listener=lambda event: None)
     assert (summary.failed, summary.blocked) == (0, 0)
     return tables(out)[0]
 

@@ -121,7 +121,9 @@ def test_a_detached_study_comes_to_the_same_numbers_whatever_is_edited_meanwhile
     assert case.complete()
     assert status(case.out)["ok"] == len(case.plan.stages)
     assert json.loads((case.out / "run.json").read_text())["finished"]
+    written = (case.out / "report.html").read_text(encoding="utf-8")  # by the last job
     assert growbench("report", case.out)[0] == 0
+    assert len((case.out / "report.html").read_text(encoding="utf-8")) == pytest.approx(len(written), rel=0.01)
 
 
 def test_waiting_shows_progress_and_writes_the_report(case: Case) -> None:

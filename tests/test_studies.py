@@ -28,7 +28,7 @@ def small(name: str) -> Study:
 def test_a_shipped_study_runs(name: str, tmp_path: Path) -> None:
     study = small(name)
     plan = make_plan(study, cache=tmp_path)
-    summary = local.run(plan, tmp_path / name, workers=2, progress=lambda event: None)
+    summary = local.run(plan, tmp_path / name, workers=2, listener=lambda event: None)
     assert (summary.failed, summary.blocked, summary.interrupted) == (0, 0, False)
     results, _, _ = tables(tmp_path / name)
     assert set(results["status"]) == {"ok"}

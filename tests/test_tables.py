@@ -177,7 +177,7 @@ def test_curves_go_up_to_what_the_results_say(toy_run: toy.Run) -> None:
 
 def test_a_decayed_source_s_cooldown_is_part_of_the_trunk(tmp_path: Path) -> None:
     plan = toy.plan(tmp_path, strategies=["zero_pad"], budget={"source": "decayed"})
-    local.run(plan, tmp_path / "out", workers=1, progress=lambda event: None)
+    local.run(plan, tmp_path / "out", workers=1, listener=lambda event: None)
     results, curves, _ = tables(tmp_path / "out")
     small, large = ledger.train_flops(SMALL), ledger.train_flops(LARGE)
     assert curves.query("kind == 'cooldown'")["budget"].tolist() == results["budget"].tolist() == [30 * 64, TOTAL]

@@ -151,7 +151,7 @@ def run(folder: Path) -> Run:
         seeds=2,
     )
     out = folder / "out"
-    summary = local.run(planned, out, workers=2, progress=lambda event: None, command="growbench run toy")
+    summary = local.run(planned, out, workers=2, listener=lambda event: None, command="growbench run toy")
     return Run(plan=planned, out=out, summary=summary, records=Store(out).records())
 
 

@@ -8,7 +8,7 @@ is here, once: the lock on the folder, the plan, the provenance, the tables.
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -20,6 +20,7 @@ from growbench.store import Stage, Store, write_atomically
 from growbench.tables import PLAN, RUN, read_run, refuse_foreign, write_tables
 
 if TYPE_CHECKING:
+    from growbench.devices import Node
     from growbench.launch._queue import Queue
     from growbench.plan import Plan
 
@@ -42,7 +43,7 @@ class Event:
     text: str = ""
 
 
-Progress = Callable[[Event], None]
+Listener = Callable[[Event], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +59,38 @@ class Summary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    """Where stages are run: the folder of their results, that of the whole run, plugins and fetched data.
+class Limits:
+    """What holds for every stage of a run, in seconds, and changes no number.
 
-    out is root, or the folder of the tuning trials in it.
+    keep_every: between two checkpoints of a stage under way, the engine's own if None; silent: without a word from a
+    stage, a step or its end, after which it has failed, never if None.
+    """
+
+    keep_every: float | None = None
+    silent: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep_every is not None and not self.keep_every >= 0:
+            raise ValueError(f"a stage is kept every 0 seconds (at each step) or more, not {self.keep_every:g}")
+        if self.silent is not None and not self.silent > 0:
+            raise ValueError(
+                f"a stage may be silent for more than 0 seconds, not {self.silent:g}: leave it out for ever"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where stages are run: the folder of their results, that of the whole run, plugins, fetched data and limits.
+
+    out is root, or the folder of the tuning trials in it; node: which of a job's machines this is, if it has several.
     """
 
     root: Path
     out: Path
     plugin_paths: tuple[Path, ...]
     cache: Path
+    limits: Limits = Limits()
+    node: "Node | None" = None
 
     @property
     def store(self) -> Store:
@@ -88,11 +111,22 @@ STARTING_SECONDS = 2.0
 """About what a stage takes besides its FLOPs: reading its parent, evaluation, writing."""
 
 
-def needs(stage: Stage, rate: float) -> Needs:
-    """What a stage takes at so many FLOPs per second."""
-    on_gpu = stage.identity.get("device", "cpu") != "cpu"
-    gpus = stage.devices if on_gpu else 0
-    return Needs(cpus=stage.devices, gpus=gpus, seconds=STARTING_SECONDS + stage.flops / rate / stage.devices)
+def needs(stage: Stage, stages: Mapping[str, Stage], rate: float) -> Needs:
+    """What a stage takes at so many FLOPs per second; `stages` has what it builds on. Memory is an estimate."""
+    from growbench.launch._memory import memory_gb
+
+    return Needs(
+        cpus=stage.devices,
+        gpus=gpus(stage),
+        memory_gb=memory_gb(stage, stages),
+        seconds=STARTING_SECONDS + stage.flops / rate / stage.devices,
+    )
+
+
+def gpus(stage: Stage) -> int:
+    """How many accelerators a stage needs."""
+    on_cpu = stage.identity.get("device", "cpu") == "cpu" or stage.kind in ("init", "coordinates")
+    return 0 if on_cpu else stage.devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,32 +190,37 @@ def run(
     plan: "Plan",
     out: Path,
     launcher: Launcher,
-    progress: Progress,
+    listener: Listener,
     command: str = "",
     *,
     root: Path | None = None,
     again: bool = True,
     about: Mapping[str, Any] | None = None,
+    limits: Limits = Limits(),
+    planned: Collection[str] | None = None,
 ) -> Summary:
     """Run what is left of a plan into `out`, and write its tables.
 
     again: stages that failed are run again; root: the folder of the whole run, where that is another; about: the
-    provenance, where it is not this process's. ValueError where another run uses the folder, or it holds something
+    provenance, where it is not this process's; planned: all stages that belong in `out`, where the plan is a part of
+    them: of others, no partial checkpoint is kept. ValueError where another run uses the folder, or it holds something
     else; OSError where it cannot be written.
     """
     from growbench.launch._queue import Queue
 
     paths = tuple(path.absolute() for path in plan.plugin_paths)
-    site = Site(root=(root or out).absolute(), out=out.absolute(), plugin_paths=paths, cache=plan.cache.absolute())
+    places = {"root": (root or out).absolute(), "out": out.absolute(), "cache": plan.cache.absolute()}
+    site = Site(plugin_paths=paths, limits=limits, **places)
     interrupted = False
     with locked(out, timeout=0 if again else LOCK_SECONDS):
         if not launcher.busy(site.root):
-            site.store.sweep()
+            site.store.sweep(planned)
         _write_json(out / PLAN, plan.to_dict())
-        queue = Queue(plan.stages, site.store, progress, again=again)
+        queue = Queue(plan.stages, site.store, listener, again=again)
         before = read_run(out)
         if queue.ready or before is None:
-            now = dict(about or provenance.describe(workers=launcher.processes, command=command))
+            device = plan.study.device.words
+            now = dict(about or provenance.describe(workers=launcher.processes, command=command, device=device))
         else:  # the numbers are those of an earlier run, the plan is this one's
             now = before | {"command": command}
         _write_json(out / RUN, now)

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterator, Mapping
 
-from growbench.launch import Event, Progress
+from growbench.launch import Event, Listener
 from growbench.store import Record, Stage, Store
 
 
@@ -14,8 +14,8 @@ class Queue:
     is no stage of the queue counts as what the store says of it.
     """
 
-    def __init__(self, stages: Mapping[str, Stage], store: Store, progress: Progress, *, again: bool = True) -> None:
-        self.stages, self.again, self._store, self._progress = stages, again, store, progress
+    def __init__(self, stages: Mapping[str, Stage], store: Store, listener: Listener, *, again: bool = True) -> None:
+        self.stages, self.again, self._store, self._listener = stages, again, store, listener
         self.finished = self.cached = self.failed = self.blocked = self._tokens = 0
         self._total = sum(stage.tokens for stage in stages.values())
         self.ready: list[tuple[float, str]] = []
@@ -86,7 +86,7 @@ class Queue:
         return len(below) + sum(self._give_up(child) for child in below)
 
     def report(self, kind: str, key: str, text: str = "", tokens: int = 0) -> None:
-        self._progress(
+        self._listener(
             Event(
                 kind=kind,  # type: ignore[arg-type]
                 stage=key,

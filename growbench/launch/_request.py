@@ -7,15 +7,15 @@ Any process can take it up where it stands, a job on a cluster too: whatever has
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from growbench import provenance
-from growbench.launch import LAUNCH, Launcher, Progress, Site, Summary, locked, make, run
-from growbench.store import write_atomically
+from growbench.launch import LAUNCH, Launcher, Limits, Listener, Site, Summary, locked, make, run
+from growbench.store import Store, write_atomically
 from growbench.study import Study, parse_study
 from growbench.tables import TUNING
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REQUEST = "request.json"
 
 
-Shown = Callable[[], AbstractContextManager[Progress]]
+Shown = Callable[[], AbstractContextManager[Listener]]
 """Opens what shows the progress of one part of a run."""
 
 
@@ -47,6 +47,7 @@ class Request:
     only: str | None = None
     cache: Path = Path()
     command: str = ""
+    limits: Limits = field(default_factory=Limits)
     launcher: str = "local"
     options: Mapping[str, Any] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +67,9 @@ class Request:
                 )
             return self.carry_on(out, launcher, shown, again=False)
         with locked(out):
-            request = replace(self, about=provenance.describe(workers=launcher.processes, command=self.command))
+            device = self.study.device.words
+            about = provenance.describe(workers=launcher.processes, command=self.command, device=device)
+            request = replace(self, about=about)
             site = Site(root=out.absolute(), out=out.absolute(), plugin_paths=self.plugin_paths, cache=self.cache)
             site = launcher.prepare(replace(site, plugin_paths=tuple(p.absolute() for p in self.plugin_paths)))
             request = replace(request, plugin_paths=site.plugin_paths, cache=self.cache.absolute())
@@ -83,14 +86,25 @@ class Request:
         return self.carry_on(out, launcher, shown, again=True)
 
     def carry_on(self, out: Path, launcher: Launcher, shown: Shown, *, again: bool) -> Summary:
-        """Run what is left: the trials, then the stages of the study with what they chose; not what is handed over."""
+        """Run what is left: the trials, then the stages of the study with what they chose; not what is handed over.
+
+        KeyboardInterrupt where that was interrupted, with the tables written.
+        """
         try:
             tuned = self.tune(out, launcher, shown, again=again) if self.study.tuning else None
         except Pending as pending:
             return pending.summary
-        about, plan = self.about or None, self.plan(tuned)
-        with shown() as progress:
-            return run(plan, out, launcher, progress, self.command, root=out, again=again, about=about)
+        plan = self.plan(tuned)
+        given = self._given(out, again, None if self.only else plan.stages)
+        with shown() as listener:
+            summary = run(plan, out, launcher, listener, self.command, **given)
+        if summary.interrupted:
+            raise KeyboardInterrupt
+        return summary
+
+    def _given(self, out: Path, again: bool, planned: Collection[str] | None) -> dict[str, Any]:
+        about, limits = self.about or None, self.limits
+        return {"root": out, "again": again, "about": about, "limits": limits, "planned": planned}
 
     def plan(self, tuned: "Tuned | None" = None) -> "Plan":
         from growbench.plan import make_plan
@@ -101,16 +115,18 @@ class Request:
         """Run what is left of the trials, and choose; Pending where they have not ended, KeyboardInterrupt likewise."""
         from growbench.tune import Tuner
 
+        tuner = Tuner(study=self.study, plugin_paths=self.plugin_paths, only=self.only, cache=self.cache)
+        whole = not self.only and Store(out / TUNING).under_way()  # planning all trials takes a while
+        given = self._given(out, again, tuner.known(out / TUNING)[0].stages if whole else None)
+
         def step(plan: "Plan", folder: Path) -> None:
-            about = self.about or None
-            with shown() as progress:
-                summary = run(plan, folder, launcher, progress, self.command, root=out, again=again, about=about)
+            with shown() as listener:
+                summary = run(plan, folder, launcher, listener, self.command, **given)
             if summary.interrupted:
                 raise KeyboardInterrupt
             if summary.pending:
                 raise Pending(summary)
 
-        tuner = Tuner(study=self.study, plugin_paths=self.plugin_paths, only=self.only, cache=self.cache)
         return tuner.run(out / TUNING, step)
 
     def made(self, extra: Sequence[Path] = ()) -> Launcher:
@@ -138,6 +154,7 @@ class Request:
             body = json.loads(path.read_text(encoding="utf-8"))
             body["study"] = parse_study(body["study"], str(path))
             body["plugin_paths"] = tuple(map(Path, body["plugin_paths"]))
+            body["limits"] = Limits(**body.get("limits", {}))
             return Request(**body | {"cache": Path(body["cache"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} cannot be read: {error}; remove {path.parent} and run the study again") from error

@@ -8,7 +8,8 @@ one job are an array. `afterany`, not `afterok`: a job whose parent did not end 
 
 Last of all runs a turn, a short job of the same name that Slurm holds back until the others have ended (`singleton`).
 What the jobs left without a record has died: the turn writes the row with its reason. It submits what is left, or what
-comes next: after tuning it chooses, plans the study, and submits that, with the next turn behind it.
+comes next: after tuning it chooses, plans the study, and submits that, with the next turn behind it. The last one
+writes the report.
 
 The signal of the time limit, or of preemption, only sets a flag: workers keep what their stages came to at the next
 step, and the job is put back in the queue and goes on from there. A death takes nothing that has ended.
@@ -20,13 +21,13 @@ step, and the job is put back in the queue and goes on from there. A death takes
 
 import getpass
 import json
+import math
 import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -36,7 +37,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from growbench.launch import LAUNCH, Event, Launcher, Needs, Site, needs
+from growbench.launch import LAUNCH, Event, Launcher, Needs, Site, _events, needs
 from growbench.launch import _snapshot as snapshot
 from growbench.launch._pack import Pack, pack
 from growbench.launch._queue import Queue
@@ -51,9 +52,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 2.0
 ASK_SECONDS = 10.0
 """How often a follower looks at the stage folders, and asks Slurm whether anything is left."""
-TELL_SECONDS = 5.0
 TURN_MINUTES = 60
-OURS = {"dependency", "array", "job_name", "name", "map_count", "nodes", "ntasks_per_node", "tasks_per_node"}
+OURS = {"dependency", "array", "job_name", "name", "map_count", "ntasks_per_node", "tasks_per_node"}
 """Parameters of a job that are growbench's to set."""
 _TIMES = ("time", "timeout_min")
 
@@ -63,7 +63,8 @@ class Slurm(Launcher):
     """Jobs of a Slurm cluster, submitted with submitit; any of its Slurm parameters is an option.
 
     wait: stay and show progress; pack_minutes: short stages share jobs of about that long; max_jobs: so many are
-    submitted at a time at most; max_requeues: how often a job may reach its time limit.
+    submitted at a time at most; max_requeues: how often a job may reach its time limit; nodes: the machines that the
+    devices of a stage are spread over, equally, where it has several.
     """
 
     others: ClassVar[str] = "parameters"
@@ -72,13 +73,16 @@ class Slurm(Launcher):
     pack_minutes: float = 10.0
     max_jobs: int = 1000
     max_requeues: int = 100
+    nodes: int = 1
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = _known() - OURS
+        if self.nodes < 1:
+            raise ValueError(f"nodes must be 1 or more, not {self.nodes}")
         for name in self.parameters:
             if name in OURS:
-                raise ValueError(f"{name} is growbench's own to set, one process on one node per job: leave it out")
+                raise ValueError(f"{name} is growbench's own to set, one task on each node of a job: leave it out")
             if name not in known:
                 raise ValueError(f"submitit has no Slurm parameter {name!r}{nearest(name, known)}")
         if len(given := [name for name in _TIMES if name in self.parameters]) > 1:
@@ -112,12 +116,13 @@ class Slurm(Launcher):
             jobs.bury(queue, site)
         if not (waiting := list(queue.waiting())):
             return
+        self._check_spread(waiting)
         for stage in waiting:
             site.store.discard(stage.key)  # what failed runs again: until then it has no record
         from growbench.plan import ASSUMED_RATE, measured_rate  # heavy to import, and no job that trains needs it
 
         rate = measured_rate(queue.found) or ASSUMED_RATE
-        taken = {stage.key: needs(stage, rate) for stage in waiting}
+        taken = {stage.key: needs(stage, queue.stages, rate) for stage in waiting}
         try:
             count = self._submit_all(pack(waiting, taken, 60 * self.pack_minutes), taken, site, jobs)
             turn = self._executor(site.root, timeout=TURN_MINUTES, gpus=False, dependency="singleton")
@@ -126,6 +131,14 @@ class Slurm(Launcher):
             self.cancel(site.root)  # without a turn, nothing would come after them
             raise
         queue.report("log", waiting[0].key, f"{count} jobs are submitted for {len(waiting)} stages")
+
+    def _check_spread(self, stages: Sequence[Stage]) -> None:
+        """Raise ValueError where a stage's devices cannot be spread over the nodes."""
+        if odd := [stage.devices for stage in stages if stage.devices > 1 and stage.devices % self.nodes]:
+            raise ValueError(
+                f"{odd[0]} devices cannot be spread equally over {self.nodes} nodes: give --slurm-nodes a number that "
+                "divides them, or other --devices"
+            )
 
     def _submit_all(self, roots: Sequence[Pack], taken: Mapping[str, Needs], site: Site, jobs: "_Jobs") -> int:
         """Submit packs, those that wait for one job together; what is more than max_jobs is left to the next turn."""
@@ -137,8 +150,9 @@ class Slurm(Launcher):
                     for some in _chunks(alike, size):
                         if count + len(some) > self.max_jobs:
                             return count
-                        executor = self._executor(site.root, need=need, dependency=f"afterany:{parent}" * bool(parent))
-                        workers = max(1, self.processes // need.cpus)
+                        workers = self._workers(need, some)
+                        whole = replace(need, memory_gb=workers * (need.memory_gb or 0) or None)
+                        executor = self._executor(site.root, need=whole, dependency=f"afterany:{parent}" * bool(parent))
                         calls = [_Work(site, tuple(made.stages), workers) for made in some]
                         made_by = dict(zip(self._submit(executor, calls), some, strict=True))
                         jobs.add({job: made.stages for job, made in made_by.items()})
@@ -146,6 +160,14 @@ class Slurm(Launcher):
                         count += len(some)
             level = following
         return count
+
+    def _nodes(self, need: Needs) -> int:
+        return self.nodes if need.cpus > 1 else 1
+
+    def _workers(self, need: Needs, packs: Sequence[Pack]) -> int:
+        """How many stages a job runs at a time: as many as its processors allow, one where it has several machines."""
+        at_once = max(len(made.stages) for made in packs)
+        return 1 if self._nodes(need) > 1 else max(1, min(self.processes // need.cpus, at_once))
 
     def _executor(
         self, root: Path, *, need: Needs | None = None, timeout: int = 0, gpus: bool = True, dependency: str = ""
@@ -162,11 +184,14 @@ class Slurm(Launcher):
         setup = given.pop("setup", [])
         setup = [setup] if isinstance(setup, str) else [*setup]
         setup += [paths, "export PYTHONSAFEPATH=1", "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}"]
-        wanted: dict[str, Any] = {"cpus_per_task": need.cpus if need else 1, "stderr_to_stdout": True}
-        if need and need.gpus:
-            wanted["gpus_per_node"] = need.gpus
-        if need and need.memory_gb and not any(name.startswith("mem") for name in given):
-            wanted["mem_gb"] = need.memory_gb
+        need = need or Needs()
+        nodes = self._nodes(need)
+        wanted: dict[str, Any] = {"cpus_per_task": need.cpus // nodes, "stderr_to_stdout": True}
+        wanted |= {"nodes": nodes, "tasks_per_node": 1} if nodes > 1 else {}
+        if need.gpus:
+            wanted["gpus_per_node"] = need.gpus // nodes
+        if need.memory_gb and not any(name.startswith("mem") for name in given):
+            wanted["mem_gb"] = math.ceil(need.memory_gb / nodes)
         own = {"time": min(timeout or limit, limit), "job_name": job_name(root), "setup": setup}
         own |= {"dependency": dependency} if dependency else {}
         parameters = wanted | given | own
@@ -195,13 +220,12 @@ class Slurm(Launcher):
 
     def follow(self, queue: Queue, site: Site) -> None:
         asked = time.monotonic()
-        events = _Events(site.root)
+        events = _events.Events(site.root)
         alive = True
         while queue.open:
-            _settle(queue, site)
-            for event in events.news():
-                if event["stage"] in queue.open and event["kind"] in ("started", "progress", "log"):
-                    queue.report(event["kind"], event["stage"], event["text"], tokens=events.tokens)
+            _events.settle(queue, site)
+            for _ in events.pass_on(queue):
+                pass
             if not alive or not queue.open:
                 return
             time.sleep(LOOK_SECONDS)
@@ -241,13 +265,39 @@ class _Work:
         self.site, self.stages, self.workers = site, stages, workers
 
     def __call__(self) -> None:
+        from growbench.launch import _nodes
+
+        node, stages = _nodes.here(), {stage.key: stage for stage in self.stages}
+        if node.number:
+            for number in STOPS:  # the first machine hears them too, and passes it on
+                signal.signal(number, lambda number, frame: None)
+            _nodes.assist(node, stages, self.site)
+        elif node.count > 1:
+            caller = _nodes.Caller(node)
+            try:
+                self._run(replace(self.site, node=node), stages, caller.say)
+            finally:
+                caller.part()
+        else:
+            self._run(self.site, stages, lambda key: None)
+
+    def _run(self, site: Site, stages: Mapping[str, Stage], call: Callable[[str], None]) -> None:
+        """Run the stages; `call` the other machines to each that they take part in, as it starts."""
         asked: list[int] = []
         requeue = signal.getsignal(signal.SIGUSR2)  # submitit's, which puts the job back into the queue
         for number in STOPS:  # the second is that of a job that Slurm ends, or puts back itself
             signal.signal(number, lambda number, frame: asked.append(number))
-        stages = {stage.key: stage for stage in self.stages}
-        queue = Queue(stages, self.site.store, _Teller(self.site.root), again=False)
-        drain(queue, self.site, self.workers, stop=lambda: bool(asked))
+        import submitit
+
+        tell = _events.Teller(site.root, str(submitit.JobEnvironment().job_id))
+
+        def listen(event: Event) -> None:
+            tell(event)
+            if event.kind == "started" and stages[event.stage].devices > 1:
+                call(event.stage)
+
+        queue = Queue(stages, site.store, listen, again=False)
+        drain(queue, site, self.workers, stop=lambda: bool(asked))
         if signal.SIGUSR2 in asked and queue.open:
             assert callable(requeue)
             requeue(signal.SIGUSR2, None)
@@ -271,37 +321,12 @@ class _Turn:
         os.chdir(request.cwd)
         launcher = request.made()
         assert isinstance(launcher, Slurm)
-        request.carry_on(self.root, replace(launcher, wait=False), lambda: nullcontext(_say), again=self.again)
+        show = nullcontext(_events.say)
+        summary = request.carry_on(self.root, replace(launcher, wait=False), lambda: show, again=self.again)
+        if not summary.pending:  # all has ended, and nobody need be there to see it
+            from growbench import publish
 
-
-def _say(event: Event) -> None:
-    """Into the job's log."""
-    if event.kind in ("started", "finished", "failed", "log"):
-        sys.stderr.write(f"{event.kind} {event.label} {event.text}\n")
-
-
-class _Teller:
-    """Keeps what a job reports for who follows it: a line when a stage starts or ends, and every few seconds."""
-
-    def __init__(self, root: Path) -> None:
-        import submitit
-
-        folder = root / LAUNCH / "events"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f"{submitit.JobEnvironment().job_id}.jsonl"
-        self._settled, self._told = 0, 0.0
-
-    def __call__(self, event: Event) -> None:
-        _say(event)
-        if event.kind in ("cached", "finished", "failed"):
-            self._settled = event.tokens_done
-        if event.kind == "progress" and time.monotonic() - self._told < TELL_SECONDS:
-            return
-        self._told = time.monotonic()
-        tokens = event.tokens_done - self._settled
-        line = {"kind": event.kind, "stage": event.stage, "text": event.text, "tokens": tokens}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            publish.write(self.root / "report.html", [self.root], request.plugin_paths)
 
 
 # --- what is known of jobs ------------------------------------------------------------------------------------------
@@ -326,14 +351,14 @@ class _Jobs:
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)
-        shutil.rmtree(self._root / LAUNCH / "events", ignore_errors=True)
+        _events.clear(self._root)
 
     def bury(self, queue: Queue, site: Site) -> None:
         """Give a failed record to each stage that a job left without one, all jobs having ended.
 
         Of the stages that a job had started, that is; of all, if it had started none. The others are to be run again.
         """
-        started = {event["stage"] for event in _Events(self._root).news() if event["kind"] == "started"}
+        started = {event["stage"] for event in _events.Events(self._root).news() if event["kind"] == "started"}
         ready = {key for _, key in queue.ready}
         for job, stages in self.read().items():
             died = [key for key in stages if key in ready]
@@ -341,42 +366,6 @@ class _Jobs:
                 now = datetime.now(UTC).isoformat(timespec="milliseconds")
                 record = Record.of(queue.stages[key], status="failed", reason=_ended(job), started=now)
                 queue.settle(site.store.write(record))
-
-
-class _Events:
-    """What jobs have reported."""
-
-    def __init__(self, root: Path) -> None:
-        self._folder = root / LAUNCH / "events"
-        self._read: dict[Path, int] = {}
-        self._tokens: dict[Path, int] = {}
-
-    def news(self) -> Iterator[dict[str, Any]]:
-        """What was reported since the last time."""
-        for path in sorted(self._folder.glob("*.jsonl")):
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break  # the rest of it is on its way
-                    self._read[path] = self._read.get(path, 0) + len(line)
-                    event = json.loads(line)
-                    self._tokens[path] = event["tokens"]
-                    yield event
-
-    @property
-    def tokens(self) -> int:
-        """Training tokens in stages under way."""
-        return sum(self._tokens.values())
-
-
-def _settle(queue: Queue, site: Site) -> None:
-    """Settle the stages whose folders have appeared."""
-    with suppress(FileNotFoundError):
-        for key in queue.open & set(os.listdir(site.out / "stages")):
-            with suppress(ValueError):  # it is being replaced
-                if key in queue.open and (record := site.store.read(key)):
-                    queue.settle(record)
 
 
 # --- Slurm's commands -----------------------------------------------------------------------------------------------
@@ -457,7 +446,7 @@ def _by_need(packs: Sequence[Pack], taken: Mapping[str, Needs]) -> Iterator[tupl
     groups: dict[Needs, list[Pack]] = {}
     for made in packs:
         own = [taken[stage.key] for stage in made.stages]
-        memory = max((need.memory_gb for need in own if need.memory_gb), default=None)
+        memory = max((math.ceil(need.memory_gb) for need in own if need.memory_gb), default=None)
         most = Needs(cpus=max(n.cpus for n in own), gpus=max(n.gpus for n in own), memory_gb=memory)
         groups.setdefault(most, []).append(made)
     yield from groups.items()
