@@ -12,10 +12,10 @@ from growbench.task import Tokens
 
 Hashes = npt.NDArray[np.uint64]
 
-CHUNK = 2**22
+CHUNK = 2**20
 GRAM_BYTES = 64
 """Length of the n-grams that near-duplicates share, in bytes of text: about a dozen words."""
-EXAMINED = 2**22
+EXAMINED = 2**21
 """Tokens of validation that are looked for in training."""
 
 

@@ -49,7 +49,8 @@ class Tokens(Prepared):
         sides["train"] = [path for path in found if path not in sides["valid"]]
         if not all(sides.values()):
             raise ValueError(
-                f"tokens:{self.path} needs files to train on and others, with val in their name, to validate"
+                f"tokens:{self.path} has {len(sides['train'])} files to train on and {len(sides['valid'])} to validate "
+                "on: give one of each at least, the latter with val in its name"
             )
         settings = {"vocab": self.vocab, "end": self.end, "dtype": self.dtype}
         settings |= {"tokenizer": read(self.tokenizer).identity} if self.tokenizer else {}
@@ -83,7 +84,7 @@ class Tokens(Prepared):
             part = shard[start : start + 2**22]
             if (largest := int(part.max())) >= self.vocab:
                 raise ValueError(
-                    f"{path} holds token {largest}, outside a vocabulary of {self.vocab}: state it with vocab"
+                    f"{path} holds token {largest}, outside the {self.vocab} of vocab: state how many there are"
                 )
             out.write(part.astype(dtype).tobytes())
         return int(shard.size)
