@@ -39,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help="Data that is downloaded only when asked: data fetch NAME.")
+data = typer.Typer(help="Data that is downloaded or tokenised only when asked: data fetch NAME, data prepare TASK.")
 app.add_typer(data, name="data")
 new = typer.Typer(help="A plugin to start from: new strategy NAME.")
 app.add_typer(new, name="new")
@@ -498,6 +498,72 @@ def fetch(
     with _guests():
         fetched = loaded.fetch(_cache())
     print(fetched)
+
+
+@data.command()
+def prepare(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task, as a study names it: files:corpus/*.jsonl.")],
+    parameter: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A task's parameter; repeatable.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
+    plugin: PluginPaths = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Tokenise a task's documents once, into the cache; interrupted, the same command goes on."""
+    from growbench.launch import Event
+
+    name, _, argument = task.partition(":")
+    given = {name: _read(value) for name, value in _assigned(parameter or []).items()}
+    with _guests():
+        loaded = plugins.load("task", name, plugin or ())
+        if not hasattr(loaded, "prepare"):
+            raise ValueError(f"the task {name!r} has nothing to prepare: it needs no corpus on disk")
+        if argument and not loaded.argument:
+            raise ValueError(f"task {name!r} takes no argument: write it without {':' + argument!r}")
+        given |= {loaded.argument: argument} if argument else {}
+        plugins.check(plugins.find("task", name, plugin or ()), given)
+        with progress() as show:
+            corpus = loaded(**given).prepare(
+                _cache(),
+                workers=workers or os.cpu_count() or 1,
+                notify=lambda done: show(
+                    Event(
+                        kind="progress",
+                        stage="",
+                        label=f"{done.bytes / 1e6:,.0f} of {done.bytes_total / 1e6:,.0f} MB",
+                        done=done.pieces,
+                        total=done.pieces_total,
+                        tokens_done=done.bytes,
+                        tokens_total=done.bytes_total,
+                    )
+                ),
+            )
+    print_words(corpus.about(), as_json)
+
+
+@data.command()
+def train_bpe(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders or globs of documents.")],
+    out: Annotated[Path, typer.Option("--out", "-o", parser=_path, help="The file to write, a .json.")],
+    vocab: Annotated[int, typer.Option(help="Number of tokens, with that of a document's end.")] = 8192,
+    column: Annotated[str, typer.Option(help="What holds the text in a table or a JSON object.")] = "text",
+    separator: Annotated[str, typer.Option(help="What stands between the documents of a text file.")] = "",
+    valid_share: Annotated[float, typer.Option(help="The study's: documents to validate on are left out.")] = 0.01,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a byte-level BPE tokenizer on documents, without those that are validated on."""
+    from growbench.corpus import training_texts
+    from growbench.documents import Layout, files
+    from growbench.store import write_atomically
+    from growbench.tokenizer import read, train_bpe
+
+    found = [path for given in paths for path in files(given)]
+    made = train_bpe(training_texts(found, Layout(column=column, separator=separator), valid_share), vocab)
+    write_atomically(out, made)
+    print_words({"out": str(out), "vocab": read(str(out)).vocab}, as_json)
 
 
 @app.command()

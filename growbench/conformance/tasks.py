@@ -1,8 +1,6 @@
-"""The checks of a task (growbench.conformance): the same streams everywhere, no validation in training, honest numbers.
+"""The checks of a task (growbench.conformance).
 
-Streams are compared by hashes of their n-grams, all offsets at once: with b odd, modulo 2^64,
-
-    hash(i, n) = (P(i + n) - P(i)) b^-i,        P(i) = sum of mix(token j) b^j over j < i.
+The same streams everywhere, no validation in training, honest numbers.
 """
 
 import json
@@ -23,9 +21,9 @@ import numpy.typing as npt
 
 from growbench import conformance, plugins
 from growbench.conformance import Exempt, Failed, collect, defaults, loads
-from growbench.task import Data, Task, Tokens
+from growbench.overlap import Hashes, hashes, shared
+from growbench.task import Data, Task
 
-Hashes = npt.NDArray[np.uint64]
 Reals = npt.NDArray[np.float64]
 
 DOCUMENT = 1024
@@ -36,7 +34,6 @@ CHANCE = 40.0
 """Nats that a stretch must carry, by the entropy rate, so that two streams do not share it by chance."""
 TEXT = 0.25
 """Bits that a byte of text carries at least, by the entropy of single tokens, in the mean: the best models need 0.6."""
-CHUNK = 2**22
 ORDERS = 8
 FITTED, EVALUATED = 2_000_000, 200_000
 """Tokens that n-gram models are fitted on, and evaluated on."""
@@ -244,13 +241,13 @@ def overlap(subject: Subject) -> str:
         raise Exempt(f"at {rate:.2g} nats per token, stretches of {length} tokens recur by chance")
     gram = min(GRAM, data.valid.size)
     _, distinct = np.unique(hashes(data.valid, gram), return_index=True)
-    share = _shared(data.train, data.valid, gram)[distinct].mean()
+    share = shared(data.train, data.valid, gram)[distinct].mean()
     if share > 0.5 and gram * rate >= CHANCE:
         raise Failed(
             f"{100 * share:.0f} % of validation's distinct {gram}-grams are in training: split by whole documents, and "
             "drop copies before splitting"
         )
-    if (places := _shared(data.train, data.valid, length)).any():
+    if (places := shared(data.train, data.valid, length)).any():
         raise Failed(
             f"{length} tokens in a row from position {int(places.argmax()):,} of validation are in training too: split "
             "by whole documents, and drop copies before splitting"
@@ -267,42 +264,9 @@ def _document(data: Data) -> int:
     rate = min((mean for mean, _ in ngrams(data)), default=math.inf) if data.entropy_rate is None else data.entropy_rate
     cut = data.train.size - min(data.valid.size, data.train.size // 2)
     rest, end, length = data.train[:cut], data.train[cut:], GRAM
-    while length < DOCUMENT // 2 and (length * rate < CHANCE or _shared(rest, end, length).any()):
+    while length < DOCUMENT // 2 and (length * rate < CHANCE or shared(rest, end, length).any()):
         length *= 2
     return min(2 * length, data.valid.size)
-
-
-def _shared(train: Tokens, valid: Tokens, length: int) -> npt.NDArray[np.bool_]:
-    """Whether the stretch of that length at each position of validation occurs in training."""
-    wanted = hashes(valid, length)
-    sieve = np.zeros(2**24, np.bool_)
-    sieve[wanted >> np.uint64(40)] = True
-    hits: list[Hashes] = [wanted[:0]]
-    for start in range(0, max(train.size - length + 1, 0), CHUNK):
-        part = hashes(train[start : start + CHUNK + length - 1], length)
-        hits.append(np.unique(part[sieve[part >> np.uint64(40)]]))
-    return np.isin(wanted, np.concatenate(hits))
-
-
-def hashes(stream: Tokens, length: int) -> Hashes:
-    """A 64-bit hash of the stretch of that length at every position where one begins."""
-    mixed = stream.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64's finaliser
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    base = 0x5851F42D4C957F2D
-    sums = np.zeros(stream.size + 1, np.uint64)
-    np.cumsum(mixed * _powers(base, stream.size), out=sums[1:])
-    count = stream.size - length + 1
-    if count < 1:
-        return sums[:0]
-    found: Hashes = (sums[length:] - sums[:count]) * _powers(pow(base, -1, 2**64), count)
-    return found ^ (found >> np.uint64(32)) * np.uint64(0x9E3779B97F4A7C15)
-
-
-def _powers(base: int, count: int) -> Hashes:
-    powers = np.full(count, base, np.uint64)
-    powers[:1] = 1
-    return np.cumprod(powers)
 
 
 def measure(subject: Subject) -> str:
