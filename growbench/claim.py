@@ -240,7 +240,7 @@ def _refuse_nonsense(finding: Finding) -> None:
             value = getattr(test, name)
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise ValueError(f"{name} of {test.name} must be a number, not {value!r:.80}")
-            if name.startswith("p_") and not (np.isnan(value) or 0 <= value <= 1):
+            if name.startswith("p_") and not (np.isnan(float(value)) or 0 <= float(value) <= 1):
                 raise ValueError(f"{name} of {test.name} must lie in 0 ... 1, not {value}")
         columns = {"task", "n", "effect", "low", "high", "why"}
         if not isinstance(test.per_task, pd.DataFrame) or (len(test.per_task) and not columns <= {*test.per_task}):
