@@ -86,7 +86,7 @@ def test_list_shows_a_broken_plugin_with_its_error_and_takes_no_markup_from_it(g
     ("arguments", "sentence"),
     [
         (["rnu"], "growbench: No such command 'rnu'. Did you mean 'run'?"),
-        (["run", "--sedes", "3"], "growbench: No such option: --sedes (Possible options: --seeds)"),
+        (["run", "--sedes", "3"], "growbench: No such option: --sedes (Possible options: --devices, --seeds)"),
         (["plan", "qiuck"], "growbench: unknown study 'qiuck': did you mean quick? (or give the path of a study file)"),
         (["plan", "--seeds", "0"], "growbench: quick: seeds: must be greater than or equal to 1, not 0"),
         (

@@ -273,9 +273,8 @@ def test_every_worker_has_accelerators_of_its_own(tmp_path: Path) -> None:
         places(1, 8, gpus)
 
     # A plugin sees what its worker does, the worker that takes the place of another too.
-    telling = toy.PROBING.replace(
-        "growth = super()", "import os; raise RuntimeError(os.environ['CUDA_VISIBLE_DEVICES'])"
-    )
+    seen = "import os; raise RuntimeError(os.environ['CUDA_VISIBLE_DEVICES']); growth = super()"
+    telling = toy.PROBING.replace("growth = super()", seen)
     plan = toy.plan(tmp_path, plugins=[toy.plugin(tmp_path, "probing", telling)], strategies=["probing"], seeds=2)
     out = (tmp_path / "out").absolute()
     site = Site(root=out, out=out, plugin_paths=plan.plugin_paths, cache=tmp_path)

@@ -378,6 +378,7 @@ def test_what_was_kept_of_a_stage_that_the_study_no_longer_has_is_swept_as_a_run
     before = toy.plan(tmp_path, strategies=["scratch"], train={"learning_rate": 0.02})
     now = toy.plan(tmp_path, strategies=["scratch"])
     store, (old, new) = Store(out), (next(k for k, s in p.stages.items() if s.kind == "train") for p in (before, now))
+    launch.run(now, out, Idle(), lambda event: None)
     for key in (old, new):
         store.keep(key, {}, lambda path: path.write_bytes(b""))
     launch.run(now, out, Idle(), lambda event: None)  # what a plan leaves out, a study may still have
