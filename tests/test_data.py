@@ -533,7 +533,7 @@ def test_shards_that_are_not_what_they_state_are_refused(content: bytes, sentenc
         ready(Tokens(path=str(tmp_path / "in")), tmp_path / "cache")
 
 
-# --- data sets of the hub ----------------------------------------------------------------------------------------------
+# --- data sets of the hub --------------------------------------------------------------------------------------------
 
 
 RECORDED: dict[str, dict[str, Any]] = {
