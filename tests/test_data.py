@@ -69,7 +69,7 @@ def read_all(path: Path, layout: Layout | None = None) -> list[str | Bad]:
 
 
 def made(folder: Path, source: Path, *, workers: int = 1, **more: Any) -> Corpus:
-    given_ = {"train": tuple(files(str(source))), "tokenizer": Bytes(), "valid_share": 0.2} | more
+    given_: dict[str, Any] = {"train": tuple(files(str(source))), "tokenizer": Bytes(), "valid_share": 0.2} | more
     return prepare(Request(**given_), cache=folder, asked={"as": str(source)}, workers=workers)
 
 
@@ -467,7 +467,7 @@ def test_a_task_passes_conformance_once_it_is_prepared(source: Path, tmp_path: P
 
 def test_a_study_trains_on_a_prepared_corpus(source: Path, tmp_path: Path, bpe: Library) -> None:
     tokenizer = written(tmp_path / "bpe.json", bpe.json.encode())
-    parameters = {"tokenizer": str(tokenizer), "valid_share": 0.2}
+    parameters: dict[str, Any] = {"tokenizer": str(tokenizer), "valid_share": 0.2}
     given_: dict[str, Any] = {
         "tasks": [{"name": "files", "argument": str(source)} | parameters],
         "strategies": ["scratch", "zero_pad"],
