@@ -50,7 +50,7 @@ def _parsed(dataset: str) -> tuple[str, str, str]:
     >>> _parsed("HuggingFaceFW/fineweb-edu:sample-10BT@87f0914")
     ('HuggingFaceFW/fineweb-edu', 'sample-10BT', '87f0914')
     """
-    found = re.fullmatch(r"([^:@]*)(?::([^:@]*))?(?:@(.+))?", dataset)
+    found = re.fullmatch(r"([^:@]+)(?::([^:@]*))?(?:@(.+))?", dataset)
     if not found:
         raise ValueError(f"{dataset!r} is no data set: write NAME[:CONFIG][@REVISION]")
     name, config, revision = found.groups(default="")

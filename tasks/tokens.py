@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, ClassVar, Literal
+from typing import IO, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from growbench.tokenizer import narrowest, read
 
 HEADER = 256
 """int32 numbers that a shard of llm.c begins with: magic, version, number of tokens, then zeros."""
-MAGIC = {20240520: np.dtype("<u2"), 20240801: np.dtype("<u4")}
+MAGIC: dict[int, "np.dtype[np.unsignedinteger[Any]]"] = {20240520: np.dtype("<u2"), 20240801: np.dtype("<u4")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Tokens(Prepared):
                 f"tokens:{self.path} has {len(sides['train'])} files to train on and {len(sides['valid'])} to validate "
                 "on: give one of each at least, the latter with val in its name"
             )
-        settings = {"vocab": self.vocab, "end": self.end, "dtype": self.dtype}
+        settings: dict[str, Any] = {"vocab": self.vocab, "end": self.end, "dtype": self.dtype}
         settings |= {"tokenizer": read(self.tokenizer).identity} if self.tokenizer else {}
 
         def write(folder: Path) -> Corpus:
@@ -105,7 +105,7 @@ def _shards(pattern: str) -> list[Path]:
     return files(str(path / "**" / "*.bin") if path.is_dir() else pattern) if pattern else []
 
 
-def shard_of(path: Path, dtype: "np.dtype[np.unsignedinteger]") -> Stream:
+def shard_of(path: Path, dtype: "np.dtype[np.unsignedinteger[Any]]") -> Stream:
     """A shard's tokens, mapped; `dtype` is that of a file without a header. ValueError where its size is wrong."""
     size = path.stat().st_size
     head = np.fromfile(path, "<i4", count=HEADER) if size >= 4 * HEADER else np.zeros(1, np.int32)

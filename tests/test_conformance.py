@@ -15,6 +15,7 @@ from mutants import STRATEGIES, STRATEGY, TASKS, Mutant
 from growbench import plugins
 from growbench.conformance import Result, check, suite
 from growbench.conformance import tasks as task_checks
+from growbench.overlap import hashes
 from growbench.scaffold import new_strategy
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -120,7 +121,7 @@ def test_every_check_says_what_it_guards() -> None:
 @given(text=st.binary(min_size=1, max_size=60), length=st.integers(1, 8))
 def test_hashes_are_equal_where_stretches_are(text: bytes, length: int) -> None:
     text = text.replace(b"\xff", b"\x00")[:40] * 2  # so that some are
-    found = task_checks.hashes(np.frombuffer(text, np.uint8), length)
+    found = hashes(np.frombuffer(text, np.uint8), length)
     stretches = [text[i : i + length] for i in range(len(text) - length + 1)]
     assert len(found) == len(stretches)
     assert [[a == b for b in stretches] for a in stretches] == (found[:, None] == found[None]).tolist()
