@@ -495,7 +495,7 @@ def test_beside_the_floor_of_a_source_rows_are_held_to_the_same(
     holds: Evidence, column: str, value: Any, where: dict[str, Any], said: str
 ) -> None:
     changed = edited(holds, column, value, **where).task("rank")
-    with pytest.raises(claim.Lacking, match=said):
+    with pytest.raises(Lacking, match=said):
         beside_floor(changed, RANK["arm"], "transformer/continue", "below")
 
 
@@ -1288,9 +1288,9 @@ def test_of_measures_some_tasks_may_have_no_noise(holds: Evidence) -> None:
     """A task whose seeds agree is known exactly, and takes no test from the others."""
     noise = 1e-5 * np.array([1.0, -2.0, 0.5, 3.0, 1.5])
     both = pd.concat([differences([0.0] * 5), differences(noise).assign(task="pycode")])
-    test = claim.equal(holds, "x", RULED, both, measured=True)
+    test = comparison.equal(holds, "x", RULED, both, measured=True)
     n, se = 5, noise.std(ddof=1) / np.sqrt(5) / 2
     expected = scipy_stats.t.sf((np.log(1.005) - noise.mean() / 2) / se, n - 1)
     assert test.p_for == pytest.approx(expected, rel=1e-6)
     assert (test.p_against, test.why) == (1.0, "")
-    assert claim.equal(holds, "x", RULED, both).why.startswith("shakespeare: the seeds do not differ")
+    assert comparison.equal(holds, "x", RULED, both).why.startswith("shakespeare: the seeds do not differ")

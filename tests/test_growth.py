@@ -137,8 +137,8 @@ def test_isometries_transport_gradients_exactly(data: st.DataObject, seed: int) 
     shape = data.draw(shapes())
     target = data.draw(larger(shape, factor=2))
     rng, state = torch.Generator().manual_seed(seed), random_state(shape, seed)
-    grown_maps = {axis: maps.clone(axis, old, new) for axis, (old, new) in changed(shape, target).items()}
-    grown_maps |= {a: maps.isometry(m.old, m.new, rng) for a, m in grown_maps.items() if a.admits == "isometry"}
+    copied = {axis: maps.clone(axis, old, new) for axis, (old, new) in changed(shape, target).items()}
+    grown_maps = copied | {a: maps.isometry(m.old, m.new, rng) for a, m in copied.items() if a.admits == "isometry"}
     small, tokens = gradients(state, batch(seed)), batch(seed)
     large = gradients(state.widen(target, grown_maps), tokens)
     carried = replace(state, first=small).widen(target, grown_maps).first

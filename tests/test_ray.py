@@ -66,7 +66,18 @@ def until(true: Callable[[], object], process: "subprocess.Popen[str] | subproce
 
 
 def command(study: Path, plugin: Path, out: Path, address: str) -> "subprocess.Popen[str]":
-    words = ["run", study, "--out", out, "--plugin", plugin, "--launcher", "ray", "--ray-address", address]
+    words = [
+        "run",
+        str(study),
+        "--out",
+        str(out),
+        "--plugin",
+        str(plugin),
+        "--launcher",
+        "ray",
+        "--ray-address",
+        address,
+    ]
     return subprocess.Popen([BIN / "growbench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

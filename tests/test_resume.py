@@ -380,7 +380,7 @@ def test_what_was_kept_of_a_stage_that_the_study_no_longer_has_is_swept_as_a_run
     store, (old, new) = Store(out), (next(k for k, s in p.stages.items() if s.kind == "train") for p in (before, now))
     launch.run(now, out, Idle(), lambda event: None)
     for key in (old, new):
-        store.keep(key, {}, lambda path: path.write_bytes(b""))
+        store.keep(key, {}, Path.touch)
     launch.run(now, out, Idle(), lambda event: None)  # what a plan leaves out, a study may still have
     assert sorted(store.under_way()) == sorted([old, new])
     assert launch.run(now, out, Idle(), lambda event: None, planned=now.stages).pending == len(now.stages)

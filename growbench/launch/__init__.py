@@ -209,8 +209,8 @@ def run(
     from growbench.launch._queue import Queue
 
     paths = tuple(path.absolute() for path in plan.plugin_paths)
-    places = {"root": (root or out).absolute(), "out": out.absolute(), "cache": plan.cache.absolute()}
-    site = Site(plugin_paths=paths, limits=limits, **places)
+    whole, cache = (root or out).absolute(), plan.cache.absolute()
+    site = Site(root=whole, out=out.absolute(), plugin_paths=paths, cache=cache, limits=limits)
     interrupted = False
     with locked(out, timeout=0 if again else LOCK_SECONDS):
         if not launcher.busy(site.root):

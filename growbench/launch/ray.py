@@ -159,8 +159,9 @@ class _Tasks:
 
     def _end_silent(self) -> None:
         """Give up the stages that have said nothing for too long; what they say takes a while to come."""
-        limit = self.site.limits.silent
-        for task, stage in list(self.running.items()) if limit is not None else ():
+        if (limit := self.site.limits.silent) is None:
+            return
+        for task, stage in list(self.running.items()):
             if time.monotonic() - self.heard.get(stage.key, float("inf")) > limit + _events.TELL_SECONDS:
                 del self.running[task]
                 self._end([task])

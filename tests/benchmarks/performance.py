@@ -131,7 +131,8 @@ class Pattention(nn.Module):
         scores = x @ self.keys.transpose(-2, -1)
         scores = scores * torch.ones(x.shape[-2], self.keys.shape[0], dtype=x.dtype)
         weights = F.gelu(scores / torch.norm(scores, p=2, dim=-1, keepdim=True) * math.sqrt(scores.shape[-1]))
-        return weights @ self.values
+        out: Tensor = weights @ self.values
+        return out
 
 
 class PublishedTokenformer(nn.Module):
@@ -153,10 +154,10 @@ class PublishedTokenformer(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
         batch, length, width = x.shape
-        for q, k, v, o, ffn in self.layers:  # type: ignore[misc]
+        for q, k, v, o, ffn in map(list, self.layers):
             h = F.layer_norm(x, (width,))
-            parts = (layer(h).view(batch, length, self.heads, -1).transpose(1, 2) for layer in (q, k, v))
-            mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+            q, k, v = (layer(h).view(batch, length, self.heads, -1).transpose(1, 2) for layer in (q, k, v))
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + o(mixed.transpose(1, 2).reshape(batch, length, width))
             x = x + ffn(F.layer_norm(x, (width,)))
         out: Tensor = self.head(F.layer_norm(x, (width,)))
@@ -176,7 +177,7 @@ def bare(net: nn.Module, optimize: torch.optim.Optimizer, batch: Callable[[], Te
     def step() -> None:
         windows = batch()
         loss = F.cross_entropy(net(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimize.step()
         optimize.zero_grad()
@@ -382,8 +383,8 @@ def _grow(answers: Any) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     source = initial(GPT2)
     trained = {name: torch.rand_like(weight) for name, weight in source.weights.items()}
-    moments = {"first": trained, "second": {name: own.clone() for name, own in trained.items()}}
-    source = replace(source, **moments, steps=dict.fromkeys(trained, 1))
+    second = {name: own.clone() for name, own in trained.items()}
+    source = replace(source, first=trained, second=second, steps=dict.fromkeys(trained, 1))
     quiet = plugins.load("strategy", "net2net", ())(noise=0.0)
     noisy = plugins.load("strategy", "net2net", ())()
     rng = torch.Generator().manual_seed(0)
