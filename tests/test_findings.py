@@ -22,7 +22,7 @@ from growbench.results import RESULTS
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "tests" / "claims_small"
 FULL = 491_520
-RUNS = {"first": range(5)}
+RUNS = {"first": range(5), "second": range(5, 15)}
 """The published runs and their seeds."""
 
 
@@ -63,6 +63,7 @@ class SunkCostOverACurve(Claim):
 
 OTHERWISE: dict[str, dict[str, Claim]] = {
     "first": {"cost": CostOverACurve(), "sunk-cost": SunkCostOverACurve()},
+    "second": {},
 }
 
 
