@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -100,7 +101,8 @@ class Block(nn.Module):
         q, k, v = (z.view(batch, length, self.heads, -1).transpose(1, 2) for z in (q, k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+        out: Tensor = x + self.down(F.gelu(self.up(self.norms[1](x))))
+        return out
 
 
 class PlainGPT(nn.Module):
@@ -154,12 +156,13 @@ class PublishedTokenformer(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
         batch, length, width = x.shape
-        for q, k, v, o, ffn in map(list, self.layers):
+        for layer in self.layers:
+            assert isinstance(layer, nn.ModuleList)
             h = F.layer_norm(x, (width,))
-            q, k, v = (layer(h).view(batch, length, self.heads, -1).transpose(1, 2) for layer in (q, k, v))
+            q, k, v = (own(h).view(batch, length, self.heads, -1).transpose(1, 2) for own in layer[:3])
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + o(mixed.transpose(1, 2).reshape(batch, length, width))
-            x = x + ffn(F.layer_norm(x, (width,)))
+            x = x + layer[3](mixed.transpose(1, 2).reshape(batch, length, width))
+            x = x + layer[4](F.layer_norm(x, (width,)))
         out: Tensor = self.head(F.layer_norm(x, (width,)))
         return out
 
@@ -453,11 +456,10 @@ def evaluation() -> Iterator[Row]:
                 spent["eval"] += time.perf_counter() - start
 
         train.execute(init, store, (), Path(folder), lambda tokens: None)
-        train.validate = timed
-        start = time.perf_counter()
-        train.execute(stage, store, (), Path(folder), lambda tokens: None)
-        whole = time.perf_counter() - start
-        train.validate = validate
+        with mock.patch.object(train, "validate", timed):
+            start = time.perf_counter()
+            train.execute(stage, store, (), Path(folder), lambda tokens: None)
+            whole = time.perf_counter() - start
     yield Row(
         what="evaluation in a training stage of `quick`",
         against="the whole stage",
