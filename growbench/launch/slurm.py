@@ -324,9 +324,9 @@ class _Turn:
         show = nullcontext(_events.say)
         summary = request.carry_on(self.root, replace(launcher, wait=False), lambda: show, again=self.again)
         if not summary.pending:  # all has ended, and nobody need be there to see it
-            from growbench import publish
-
-            publish.write(self.root / "report.html", [self.root], request.plugin_paths)
+            given = [word for path in request.plugin_paths for word in ("--plugin", str(path))]
+            command = "from growbench.cli import main; main()"  # the report knows launchers, not they it
+            subprocess.run([sys.executable, "-c", command, "report", str(self.root), *given], check=False)
 
 
 # --- what is known of jobs ------------------------------------------------------------------------------------------
