@@ -91,7 +91,10 @@ def _tables(
             trunk = point["budget"] == max(p["budget"] for p in arm["points"])
             curves += _curve(arm["about"], point, growths, trunk, records, curve)
     tasks, arms = _places(plan)
-    stages = [_stage(record, tasks[key], len(arms.get(key, ()))) for key, record in records.items()]
+    placed = [
+        (key, record) for key, record in records.items() if key in tasks
+    ]  # a strange plan may use less than it lists
+    stages = [_stage(record, tasks[key], len(arms.get(key, ()))) for key, record in placed]
     return _frame(results, RESULTS), _frame(curves, CURVES), _frame(stages, STAGES)
 
 

@@ -169,6 +169,7 @@ QUICK = ("status", "read", "merge", "verify")
 def survives(folder: Folder, *commands: str) -> dict[str, object]:
     """Run commands on a folder: each ends well or in a sentence. Returns what they gave, or the sentence."""
     given: dict[str, object] = {}
+    shutil.rmtree(folder.base / "merged", ignore_errors=True)
     for name in commands or QUICK:
         with watched(folder.outside, folder.out):
             try:

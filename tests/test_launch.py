@@ -187,7 +187,7 @@ def test_failed_stages_run_again_only_where_that_is_asked_for(tmp_path: Path) ->
 def test_a_job_told_to_stop_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submitit = pytest.importorskip("submitit")
     monkeypatch.setenv("PYTHONPATH", str(Path(launch.__file__).parents[2]))
-    budget, train = {"tokens": 800 * toy.STEP}, {"eval_every": 64_000}
+    budget, train = {"tokens": 6_000 * toy.STEP}, {"eval_every": 384_000}
     planned = toy.plan(tmp_path, strategies=["scratch"], budget=budget, train=train)
     expected = toy.work(planned, tmp_path / "expected")
     out = (tmp_path / "out").absolute()
@@ -203,7 +203,7 @@ def test_a_job_told_to_stop_goes_on_to_the_same_numbers(tmp_path: Path, monkeypa
     (task,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
     os.kill(int(task), signal.SIGUSR2)
     job.wait()
-    assert "Requeued job" in job.stderr()
+    assert "Requeued job" in job.stdout()
     assert toy.unchanged(Store(out).records(), expected)
     assert Store(out).records().keys() == expected.keys()
 
@@ -310,7 +310,12 @@ def test_a_job_on_two_machines_comes_to_what_one_process_does(tmp_path: Path) ->
     job = tmp_path / "job.pickle"
     job.write_bytes(pickle.dumps(_Work(Site(root=out, out=out, plugin_paths=(), cache=tmp_path), stages, 1)))
     task = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "127.0.0.1"}
-    task |= {"SLURM_LOCALID": "0", "SLURM_NTASKS": "2", "PYTHONPATH": str(Path(launch.__file__).parents[2])}
+    task |= {
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS": "2",
+        "SUBMITIT_EXECUTOR": "slurm",
+        "PYTHONPATH": str(Path(launch.__file__).parents[2]),
+    }
     tasks = [
         subprocess.Popen(
             [sys.executable, "-c", IN_A_TASK, job],

@@ -43,7 +43,7 @@ def run(python: Path, *arguments: str, cwd: Path) -> str:
 def test_the_strategy_is_listed_with_its_package(python: Path, tmp_path: Path) -> None:
     listed = json.loads(run(python, *GROWBENCH, "list", "--json", cwd=tmp_path))
     (found,) = [strategy for strategy in listed["strategies"] if strategy["name"] == "spread"]
-    assert found["origin"] == "growbench-spread 0.1.0"
+    assert found["origin"] == "entry point of growbench-spread 0.1.0"
 
 
 def test_the_commands_of_its_readme_run(python: Path) -> None:

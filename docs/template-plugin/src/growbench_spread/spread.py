@@ -13,7 +13,7 @@ from growbench.strategy import Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Spread(Strategy):
-    """Copies of a unit lie beside it, as in an image that is enlarged; noise that cancels between them parts them.
+    """Copies of a unit lie beside it, as in an image that is enlarged (Net2Wider, arXiv:1511.05641, draws them at random).
 
     noise: what the readers of copies receive, relative to a fresh initialisation.
     """
