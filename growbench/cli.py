@@ -328,7 +328,9 @@ def prepare(
     with _guests():
         loaded = plugins.load("task", name, plugin or ())
         if not hasattr(loaded, "prepare"):
-            raise ValueError(f"the task {name!r} has nothing to prepare: it needs no corpus on disk")
+            if hasattr(loaded, "fetch"):
+                raise ValueError(f"the task {name!r} is downloaded as it is read: run `growbench data fetch {name}`")
+            raise ValueError(f"the task {name!r} has nothing to prepare: it reads or makes its data as it is used")
         if argument and not loaded.argument:
             raise ValueError(f"task {name!r} takes no argument: write it without {':' + argument!r}")
         given |= {loaded.argument: argument} if argument else {}

@@ -332,13 +332,14 @@ def _encode(job: _Job, streams: Mapping[str, IO[bytes]]) -> Counted:
     for texts in _batches(_good(job, counts["bad"])):
         for text, tokens in zip(texts, tokenizer.encode(texts), strict=True):
             raw = text.encode()
-            side = job.side or side_of(raw, request.valid_share)
-            if _mark(raw) in held_out:
+            mark = _mark(raw)
+            side = job.side or _side(mark, request.valid_share)
+            if mark in held_out:
                 counts["bad"][REPEATED] += 1
                 continue
             streams[side].write(tokens.astype(dtype, copy=False).tobytes() + end)
             if job.side == "valid":
-                streams["marks"].write(np.uint64(_mark(raw)).tobytes())
+                streams["marks"].write(np.uint64(mark).tobytes())
             for name, amount in (("documents", 1), ("tokens", tokens.size + 1), ("bytes", len(raw))):
                 counts[name][side] += amount
     return Counted(**{name: dict(count) for name, count in counts.items()})
@@ -378,7 +379,11 @@ def _mark(raw: bytes) -> int:
 
 def side_of(raw: bytes, valid_share: float) -> str:
     """The side of a document, "train" or "valid": its bytes alone decide, so equal ones are on the same."""
-    return "valid" if _mark(raw) < valid_share * 2**64 else "train"
+    return _side(_mark(raw), valid_share)
+
+
+def _side(mark: int, valid_share: float) -> str:
+    return "valid" if mark < valid_share * 2**64 else "train"
 
 
 def training_texts(paths: Sequence[Path], layout: Layout, valid_share: float) -> Iterator[str]:
@@ -409,7 +414,8 @@ def join(folder: Path, parts: Sequence[Path], tokenizer: Tokenizer, counted: Cou
     if empty := [side for side in FILES if not counted.tokens.get(side)]:
         raise ValueError(
             f"of {sum(counted.documents.values()):,} documents none is for {' and '.join(empty)}: give more documents, "
-            "say with separator what stands between those of a text file, or change valid_share"
+            "say with separator what stands between those of a text file (on the command line in JSON's escapes, as "
+            """--set 'separator="\\n\\n"'), or change valid_share"""
         )
     for side, name in FILES.items():
         with (folder / name).open("wb") as out:

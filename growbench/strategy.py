@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from growbench import axes, ledger, maps, model
-from growbench.axes import AxisMap, LayerMap, Maps, Side
+from growbench.axes import AxisMap, Copies, LayerMap, Maps, Side
 from growbench.labels import Axis, Weight
 from growbench.shape import Shape
 from growbench.state import State, changed
@@ -141,7 +141,8 @@ class Strategy:
         layers = self.deepen(state.shape.layers, shape.layers) if shape.layers > state.shape.layers else None
         state = state.deepen(layers, rng) if layers else state
         sizes = changed(state.shape, shape)
-        grown_maps = {axis: self.widen(axis, old, new, rng) for axis, (old, new) in sizes.items()}
+        stated = {axis: self.widen(axis, old, new, rng) for axis, (old, new) in sizes.items()}
+        grown_maps = {axis: Copies.of(m) or m for axis, m in stated.items()}
         grown = state.widen(shape, grown_maps)
         filled = replace(grown, weights=self._filled(grown, grown_maps, rng))
         return Growth(state=filled, maps=grown_maps, layers=layers)

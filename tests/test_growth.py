@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shapes import CONTEXT, KINDS, VOCAB, batch, larger, logits, random_state, shapes
 
 from growbench import maps, plugins
+from growbench.axes import AxisMap, Copies
 from growbench.diagnostics import alive_share
 from growbench.shape import Shape
 from growbench.state import State, changed
@@ -200,6 +201,25 @@ def test_probes_are_metered() -> None:
     assert probe.flops > 0
     with pytest.raises(ValueError, match="probe_batches"):
         probe.batch()
+
+
+def test_copies_that_a_strategy_states_as_matrices_go_by_index_too() -> None:
+    class Matrices(Strategy):
+        def widen(self, axis: Any, old: int, new: int, rng: torch.Generator) -> Any:
+            m = maps.clone(axis, old, new)
+            return AxisMap(m.expand, m.collapse)
+
+    class Indices(Strategy):
+        def widen(self, axis: Any, old: int, new: int, rng: torch.Generator) -> Any:
+            return maps.clone(axis, old, new)
+
+    source, target = TOKENS
+    state = random_state(source, 17)
+    one, other = grow(Matrices(), state, target, 18), grow(Indices(), state, target, 18)
+    assert one.maps
+    assert all(isinstance(m, Copies) for m in one.maps.values())
+    for name, weight in one.state.weights.items():
+        assert torch.equal(weight, other.state.weights[name])
 
 
 def test_a_widen_alone_makes_a_working_strategy() -> None:

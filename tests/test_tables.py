@@ -96,6 +96,15 @@ def test_the_cost_views_of_a_grown_and_of_a_scratch_arm_by_hand(toy_run: toy.Run
     assert row(toy_run, "transformer/scratch@0", HALF)["flops"] == HALF * small
 
 
+def test_growth_is_charged_the_matrices_that_it_multiplies(tmp_path: Path) -> None:
+    small, large = toy.LADDERS["transformer"]
+    ladders = {"transformer": [small, large | {"residual": 12}]}
+    records = toy.work(toy.plan(tmp_path, strategies=["orthogonal"], ladders=ladders), tmp_path / "out").values()
+    (grown,) = (record for record in records if record.kind == "grow")
+    spent = HALF * sum(ledger.train_flops(Shape.read(rung | {"context": 16})) for rung in ladders["transformer"])
+    assert 0 < grown.flops["growth"] < 0.01 * spent
+
+
 def test_probes_and_frozen_weights_are_charged_as_they_are(toy_run: toy.Run) -> None:
     small, large = ledger.train_flops(SMALL), ledger.train_flops(LARGE)
     probing = row(toy_run, "transformer/probing")
